@@ -1,0 +1,208 @@
+"""What is kept of a training: the backbone as MXNet knows it, and the head by class range.
+
+PREFIX-symbol.json, PREFIX-NNNN.params    backbone for mx.model.load_checkpoint, float32
+PREFIX-NNNN.head/                         NAME-START-STOP.npy per shard, plain NumPy files: NAME is centers
+                                          or momentum, (STOP - START, D) float32, or bias, bias_momentum,
+                                          (STOP - START,) float32; START and STOP are class ids
+Everything is written under a temporary name and renamed when it is complete.
+"""
+import contextlib
+import logging
+import os
+import pathlib
+import re
+import shutil
+
+import numpy as np
+
+from common.errors import UserError
+from common.mxnet_loader import mx
+
+log = logging.getLogger('shardface')
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """Give a temporary path beside `path`; it takes the place of `path` if the block succeeds."""
+    path = pathlib.Path(path)
+    temporary = path.with_name('.%s.tmp' % path.name)
+    discard(temporary)
+    try:
+        yield temporary
+    except BaseException:
+        discard(temporary)
+        raise
+    if path.is_dir():
+        discard(path)
+    os.replace(str(temporary), str(path))
+
+
+def discard(path):
+    """Remove a file or a folder, if there is one."""
+    if path.is_dir():
+        shutil.rmtree(str(path))
+    elif path.exists():
+        path.unlink()
+
+
+def params_path(prefix, number):
+    return pathlib.Path('%s-%04d.params' % (prefix, number))
+
+
+def head_folder(prefix, number):
+    return pathlib.Path('%s-%04d.head' % (prefix, number))
+
+
+def save_backbone(prefix, number, symbol, arg_params, aux_params):
+    """Write PREFIX-symbol.json and PREFIX-NNNN.params; float16 parameters become float32."""
+    named = {'arg:' + name: array for name, array in arg_params.items()}
+    named.update({'aux:' + name: array for name, array in aux_params.items()})
+    with replacing('%s-symbol.json' % prefix) as path:
+        symbol.save(str(path))
+    with replacing(params_path(prefix, number)) as path:
+        mx.nd.save(str(path), {name: array.astype('float32', copy=False) for name, array in named.items()})
+
+
+def load_backbone(prefix, number):
+    """Read PREFIX-NNNN.params -> (arg_params, aux_params). UserError if missing or damaged."""
+    path = params_path(prefix, number)
+    if not path.is_file():
+        raise UserError('no checkpoint at %s: check --pretrained and --pretrained-epoch' % path.absolute())
+    try:
+        named = mx.nd.load(str(path))
+        kinds = [name.partition(':')[::2] for name in named]
+    except (mx.MXNetError, AttributeError):
+        raise UserError('%s is not an MXNet parameter file or is damaged' % path.absolute()) from None
+    if any(kind not in ('arg', 'aux') for kind, _ in kinds):
+        raise UserError('%s holds no backbone: names start with arg: or aux:' % path.absolute())
+    parts = {'arg': {}, 'aux': {}}
+    for (kind, name), array in zip(kinds, named.values()):
+        parts[kind][name] = array
+    return parts['arg'], parts['aux']
+
+
+def take_pretrained(backbone, prefix, number):
+    """Start the backbone from a checkpoint: what fits by name and shape is taken, the rest is listed."""
+    saved = load_backbone(prefix, number)
+    own = backbone.parameters()
+    taken, kept, skipped = 0, [], []
+    for own_part, saved_part in zip(own, saved):
+        for name, array in own_part.items():
+            if name in saved_part and saved_part[name].shape == array.shape:
+                own_part[name] = saved_part[name].astype(array.dtype)
+                taken += 1
+            else:
+                kept.append(name)
+        skipped += [name for name, array in saved_part.items()
+                    if name not in own_part or own_part[name].shape != array.shape]
+    if not taken:
+        raise UserError('%s fits no parameter of this network: it is of another --network'
+                        % params_path(prefix, number).absolute())
+    backbone.set_parameters(*own)
+    log.info('pretrained backbone %s: %d parameters taken; %d keep their initial values%s; %d not used%s',
+             params_path(prefix, number), taken, len(kept), named_list(kept), len(skipped), named_list(skipped))
+
+
+def named_list(names, most=8):
+    """' (a, b, ...)' or nothing."""
+    if not names:
+        return ''
+    return ' (%s%s)' % (', '.join(names[:most]), ', ...' if len(names) > most else '')
+
+
+def save_head(prefix, number, head):
+    """Write this process's shards, one file per array, block by block: no second copy of a shard."""
+    with replacing(head_folder(prefix, number)) as folder:
+        folder.mkdir(parents=True)
+        for shard in head.shards:
+            if shard.blocks:
+                save_shard(folder, shard)
+
+
+def save_shard(folder, shard):
+    start, stop = shard.blocks[0].start, shard.blocks[-1].stop
+    for name, first in shard.blocks[0].arrays().items():
+        path = folder / ('%s-%09d-%09d.npy' % (name, start, stop))
+        target = np.lib.format.open_memmap(str(path), 'w+', np.float32, (stop - start,) + first.shape[1:])
+        for block in shard.blocks:
+            target[block.start - start:block.stop - start] = block.arrays()[name].asnumpy()
+        target.flush()
+
+
+def saved_ranges(folder, name):
+    """{(start, stop): path} of one kind of array in a head folder."""
+    pattern = re.compile(r'%s-(\d+)-(\d+)\.npy' % name)
+    matches = {path: pattern.fullmatch(path.name) for path in sorted(pathlib.Path(folder).glob('*.npy'))}
+    return {(int(match.group(1)), int(match.group(2))): path for path, match in matches.items() if match}
+
+
+def load_head_range(folder, name, start, stop):
+    """Read the rows of classes [start, stop), whatever shards wrote them. UserError if some are missing."""
+    parts, wanted = [], start
+    for (first, last), path in sorted(saved_ranges(folder, name).items()):
+        if first <= wanted < min(last, stop):
+            rows = np.load(str(path), mmap_mode='r', allow_pickle=False)
+            if len(rows) != last - first:
+                raise UserError('%s holds %d classes, its name says %d' % (path, len(rows), last - first))
+            parts.append(rows[wanted - first:min(last, stop) - first])
+            wanted = min(last, stop)
+    if wanted != stop:
+        raise UserError('%s holds no %s of class %d' % (folder, name, wanted))
+    return np.concatenate(parts)
+
+
+def load_head(folder, head):
+    """Fill the shards of this process from a head folder, block by block."""
+    for shard in head.shards:
+        for block in shard.blocks:
+            for name, array in block.arrays().items():
+                rows = load_head_range(folder, name, block.start, block.stop)
+                if rows.shape != array.shape:
+                    raise UserError('%s: %s of shape %s where %s is needed (another embedding size)'
+                                    % (folder, name, rows.shape, array.shape))
+                array[:] = rows
+
+
+class CheckpointRule:
+    """When --ckpt saves, and under which number.
+
+    0  never
+    1  PREFIX-0001, -0002 ... whenever the verification accuracy is the best so far, and at the end
+    2  PREFIX-0001, -0002 ... after every verification, and at the end
+    3  two slots, overwritten: PREFIX-0000 is the last, PREFIX-0001 the best
+    Without a verification set every save counts as the best.
+    """
+
+    def __init__(self, ckpt):
+        self.ckpt, self.best, self.count = ckpt, None, 0
+
+    def numbers(self, accuracy, final=False):
+        """Numbers to save under now; accuracy is None where nothing was verified."""
+        is_best = accuracy is None or self.best is None or accuracy > self.best
+        if is_best and accuracy is not None:
+            self.best = accuracy
+        if self.ckpt == 0:
+            return []
+        if self.ckpt == 3:
+            return [0, 1] if is_best else [0]
+        if not (is_best or final or self.ckpt == 2):
+            return []
+        self.count += 1
+        return [self.count]
+
+
+class Checkpoints:
+    """Saves a ParallModule as a CheckpointRule says."""
+
+    def __init__(self, prefix, symbol, rule):
+        """symbol: the float32 inference symbol that is saved beside the parameters."""
+        self.prefix, self.symbol, self.rule = prefix, symbol, rule
+
+    def save(self, module, accuracy, final=False):
+        """Save now if the rule says so. Returns the numbers written."""
+        numbers = self.rule.numbers(accuracy, final)
+        for number in numbers:
+            save_backbone(self.prefix, number, self.symbol, *module.backbone.parameters())
+            save_head(self.prefix, number, module.head)
+            log.info('saved %s', params_path(self.prefix, number))
+        return numbers

@@ -1,0 +1,94 @@
+"""One training step: backbone copies on every device, and a head cut over the same devices."""
+from common.mxnet_loader import mx
+from recognition.head import HeadShard, inverse_root
+from recognition.sharding import shard_range
+from recognition.softmax import Statistics
+
+
+class Head:
+    """The whole classification layer as this process sees it: its shards, and the exchange with the others.
+
+    Shard number = rank * devices + device. N is the global batch, over all devices and processes.
+    """
+
+    def __init__(self, shards, num_classes, collective):
+        self.shards, self.num_classes, self.collective = shards, num_classes, collective
+
+    @classmethod
+    def initial(cls, num_classes, embedding_size, contexts, margin, seed, collective, **options):
+        """Fresh centers that depend on seed and class only, one shard per context."""
+        first, total = collective.rank * len(contexts), collective.world_size * len(contexts)
+        shards = [HeadShard.initial(*shard_range(num_classes, first + device, total),
+                                    embedding_size=embedding_size, context=context, margin=margin,
+                                    seed=seed, **options)
+                  for device, context in enumerate(contexts)]
+        return cls(shards, num_classes, collective)
+
+    def forward_backward(self, embedding, labels, solver, measure=False):
+        """Loss over all classes, gradient for the embedding, and the update of all centers.
+
+        embedding (B, D) float32 and labels (B,) int64 NumPy are this process's rows; solver is
+        (lr, momentum, wd). Returns Statistics of all N rows and d_embedding (B, D). With accuracy in the
+        statistics only if measured. Four collectives: features, labels, statistics, feature gradient.
+        Nothing here waits for a device.
+        """
+        unit, inverse_norm = self._normalise(embedding)
+        features = self.collective.allgather(unit, 'features')                     # (N, D)
+        labels = self.collective.allgather(labels, 'labels')                       # (N,)
+        parts = [shard.forward(features.as_in_context(shard.context), labels, measure)
+                 for shard in self.shards]
+        statistics = self._merge(parts, embedding.context)
+        d_features = [shard.backward(statistics.log_sum.as_in_context(shard.context), *solver)
+                      for shard in self.shards]
+        total = sum_on(embedding.context, d_features)                              # (N, D)
+        d_unit = self.collective.reduce_scatter_sum(total, 'd_features')           # (B, D)
+        return statistics, self._through_unit(d_unit, unit, inverse_norm)
+
+    def _normalise(self, embedding):
+        """Rows of length 1 (a zero row stays zero); the plain inner product takes the rows as they are."""
+        if self.shards[0].margin is None:
+            return embedding, None
+        inverse = inverse_root(mx.nd.sum(mx.nd.square(embedding), axis=1, keepdims=True))
+        return mx.nd.broadcast_mul(embedding, inverse), inverse
+
+    @staticmethod
+    def _through_unit(d_unit, unit, inverse_norm):
+        """Gradient for the rows themselves: what is left across each row, divided by its length."""
+        if inverse_norm is None:
+            return d_unit
+        radial = mx.nd.sum(d_unit * unit, axis=1, keepdims=True)
+        return mx.nd.broadcast_mul(d_unit - mx.nd.broadcast_mul(unit, radial), inverse_norm)
+
+    def _merge(self, parts, context):
+        own = mx.nd.stack(*[part.array.as_in_context(context) for part in parts], axis=0)   # (S, 4, N)
+        return Statistics.merge(self.collective.allgather(own, 'head_statistics'))
+
+
+def sum_on(context, arrays):
+    """Sum of the arrays that are not None, on one context."""
+    return mx.nd.add_n(*[array.as_in_context(context) for array in arrays if array is not None])
+
+
+class ParallModule:
+    """Backbone and head: one step is one update of both."""
+
+    def __init__(self, backbone, head, solver):
+        """solver: SolverOptions. The backbone's own optimizer is initialised already."""
+        self.backbone, self.head, self.solver = backbone, head, solver
+        self.num_update = 0
+
+    @property
+    def lr(self):
+        """Learning rate of the last update."""
+        return self.solver.schedule(max(1, self.num_update))
+
+    def train_step(self, batch, measure=False):
+        """batch: data [images (B, 3, H, W) uint8], label [(B,) int64] -> Statistics of the global batch."""
+        self.num_update += 1
+        labels = batch.label[0].asnumpy()
+        embedding = self.backbone.forward(batch.data[0])                           # (B, D)
+        statistics, d_embedding = self.head.forward_backward(
+            embedding, labels, self.solver.for_head(self.num_update), measure)
+        self.backbone.backward(d_embedding)
+        self.backbone.update()
+        return statistics

@@ -1,0 +1,58 @@
+"""Softmax statistics of class blocks and shards, and how they merge. N rows, S parts."""
+from common.mxnet_loader import mx
+
+NOTHING = -1e30  # log-sum-exp and best logit of a part without classes; finite, so that no NaN can come of it
+
+
+def log_sum_exp(parts):
+    """parts (S, N) float32 log-sums of disjoint classes -> (N,) log-sum over all of them."""
+    top = mx.nd.max(parts, axis=0, keepdims=True)                              # (1, N)
+    return mx.nd.log(mx.nd.sum(mx.nd.exp(parts - top), axis=0)) + top.reshape((-1,))
+
+
+def block_log_sum(logits, work):
+    """logits (N, K) -> (N,) log-sum-exp over the block. work (N, K) is overwritten.
+
+    Read off one column: log_softmax is vectorised where exp, max and sum over an axis are not.
+    """
+    first = mx.nd.slice_axis(logits, axis=1, begin=0, end=1)
+    log_probability = mx.nd.slice_axis(mx.nd.log_softmax(logits, out=work), axis=1, begin=0, end=1)
+    return (first - log_probability).reshape((-1,))
+
+
+def row_maximum(logits):
+    """logits (N, K) -> (N,) largest of each row; argmax and pick, since max over an axis is slower."""
+    return mx.nd.pick(logits, mx.nd.argmax(logits, axis=1), axis=1)
+
+
+class Statistics:
+    """What a shard tells the others of each row: the four rows of `array` (4, N) float32.
+
+    log_sum       log-sum-exp of the logits of its classes
+    target_logit  logit of the label, with margin; 0 where the label is another shard's
+    target_plain  the same without margin
+    best_other    largest logit among its classes, the label's counted with its margin (0 unless measured)
+    """
+
+    def __init__(self, array):
+        self.array = array
+        self.log_sum, self.target_logit, self.target_plain, self.best_other = (array[row] for row in range(4))
+
+    @classmethod
+    def of(cls, log_sum, target_logit, target_plain, best_other):
+        return cls(mx.nd.stack(log_sum, target_logit, target_plain, best_other, axis=0))
+
+    @classmethod
+    def merge(cls, stacked):
+        """stacked (S, 4, N), one entry per shard -> Statistics over all classes. No collectives."""
+        log_sum, target_logit, target_plain, best = (stacked[:, row] for row in range(4))   # (S, N) each
+        return cls.of(log_sum_exp(log_sum), mx.nd.sum(target_logit, axis=0),
+                      mx.nd.sum(target_plain, axis=0), mx.nd.max(best, axis=0))
+
+    def loss(self):
+        """Mean cross entropy (1,)."""
+        return mx.nd.mean(self.log_sum - self.target_logit)
+
+    def accuracy(self):
+        """Share (1,) of rows whose label has the largest logit, the margin left out."""
+        return mx.nd.mean(self.target_plain >= self.best_other)

@@ -1,0 +1,128 @@
+"""The loop: batches, steps, log lines, verification, saving, the stop."""
+import logging
+import math
+import time
+
+from common.errors import UserError
+
+log = logging.getLogger('shardface')
+
+ACCURACY_SAMPLES = 5      # steps per log line on which accuracy is measured: it costs a pass over the logits
+
+
+class TrainerOptions:
+    """frequent: steps between log lines; verbose: steps between verifications; max_steps, end_epoch: the
+    stop, whichever comes first, 0 or None for none."""
+
+    def __init__(self, frequent=20, verbose=2000, max_steps=0, end_epoch=0):
+        self.frequent, self.verbose = max(1, frequent), max(1, verbose)
+        self.max_steps, self.end_epoch = max_steps or math.inf, end_epoch or math.inf
+
+    def total_steps(self, batches_per_epoch):
+        """Steps of the whole run; infinite if nothing stops it."""
+        return min(self.max_steps, self.end_epoch * batches_per_epoch)
+
+    def measures(self, step):
+        """Whether accuracy is measured on this step."""
+        return step % self.frequent % max(1, self.frequent // ACCURACY_SAMPLES) == 0
+
+
+class Meter:
+    """Loss and accuracy of the steps since the last log line.
+
+    Values are read one step late, so that reading one does not wait for the step that was just begun.
+    """
+
+    def __init__(self, train_iter):
+        self._train_iter, self._pending = train_iter, None
+        self._restart()
+
+    def _restart(self):
+        self._losses, self._accuracies = [], []
+        self._begin, self._waited = time.monotonic(), self._train_iter.wait_seconds
+
+    def add(self, step, statistics, measured):
+        """Take in a step that was begun. UserError if the loss of the step before is not finite."""
+        loss, accuracy = statistics.loss(), statistics.accuracy() if measured else None
+        self.settle()
+        self._pending = step, loss, accuracy
+
+    def settle(self):
+        """Wait for the last step and check its loss."""
+        if self._pending is None:
+            return
+        step, loss, accuracy = self._pending
+        self._pending = None
+        loss = float(loss.asscalar())
+        if not math.isfinite(loss):
+            raise UserError('loss is %s at step %d: training stopped, nothing was saved since; lower --lr or '
+                            'start from an earlier checkpoint' % (loss, step))
+        self._losses.append(loss)
+        if accuracy is not None:
+            self._accuracies.append(float(accuracy.asscalar()))
+
+    def report(self, images_per_step):
+        """Means since the last report, as a dict; images_per_step counts all devices and processes."""
+        self.settle()
+        seconds = max(time.monotonic() - self._begin, 1e-9)
+        waited = self._train_iter.wait_seconds - self._waited
+        values = {'loss': mean(self._losses), 'accuracy': mean(self._accuracies),
+                  'images_per_second': len(self._losses) * images_per_step / seconds,
+                  'wait_share': min(1.0, waited / seconds)}
+        self._restart()
+        return values
+
+
+def mean(values):
+    return sum(values) / len(values) if values else math.nan
+
+
+class Trainer:
+    """Drives a ParallModule over an image iterator until max_steps or end_epoch."""
+
+    def __init__(self, module, train_iter, validator, checkpoints, options):
+        self.module, self.train_iter, self.options = module, train_iter, options
+        self.validator, self.checkpoints = validator, checkpoints
+        self.total_steps = options.total_steps(train_iter.batches_per_epoch)
+        self._verified_at = 0
+
+    def fit(self):
+        """Train to the stop, verify and save once more; returns the number of updates."""
+        meter = Meter(self.train_iter)
+        for batch in self._batches():
+            step = self.module.num_update + 1
+            measured = self.options.measures(step)
+            meter.add(step, self.module.train_step(batch, measured), measured)
+            if step % self.options.frequent == 0:
+                self._log(step, meter)
+            if step % self.options.verbose == 0:
+                meter.settle()
+                self._verify_and_save(step, final=step == self.total_steps)
+        meter.settle()
+        if self._verified_at != self.module.num_update:
+            self._verify_and_save(self.module.num_update, final=True)
+        log.info('done: %d steps', self.module.num_update)
+        return self.module.num_update
+
+    def _batches(self):
+        """Batches of epoch after epoch, up to the stop."""
+        while True:
+            for batch in self.train_iter:
+                if self.module.num_update >= self.total_steps:
+                    return
+                yield batch
+            if self.module.num_update >= self.total_steps:
+                return
+            self.train_iter.reset()
+
+    def _log(self, step, meter):
+        rows = self.train_iter.batch_size * self.module.head.collective.world_size
+        values = meter.report(rows)
+        log.info('step %d/%s epoch %d loss %.4f accuracy %.4f lr %.3g %.1f images/s, waiting for data %.1f%%',
+                 step, self.total_steps, self.train_iter.epoch, values['loss'], values['accuracy'],
+                 self.module.lr, values['images_per_second'], 100 * values['wait_share'])
+
+    def _verify_and_save(self, step, final):
+        self._verified_at = step
+        accuracy = self.validator.run(self.module.backbone, step)
+        self.checkpoints.save(self.module, accuracy, final)

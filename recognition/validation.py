@@ -1,0 +1,29 @@
+"""Verification sets, evaluated while training."""
+import logging
+import time
+
+from common.verification import evaluate
+
+log = logging.getLogger('shardface')
+
+
+class Validator:
+    """Evaluates the backbone on verification sets; embeddings come in the training's own batch size."""
+
+    def __init__(self, sets, image_size):
+        """sets: VerificationSet list, may be empty; image_size (height, width)."""
+        self.sets, self.image_size = sets, image_size
+
+    def run(self, backbone, num_update):
+        """Log one line per set; return the mean accuracy with flip, or None without sets."""
+        backbone.average_statistics()
+        accuracies = []
+        for vset in self.sets:
+            begin = time.monotonic()
+            result = evaluate(vset, backbone.embed, backbone.batch_size, self.image_size)
+            log.info('verification %s at step %d: accuracy %.4f +- %.4f, with flip %.4f +- %.4f, '
+                     'XNorm %.2f, %.1f s%s', vset.name, num_update, result.accuracy, result.accuracy_std,
+                     result.accuracy_flip, result.accuracy_flip_std, result.xnorm, time.monotonic() - begin,
+                     ' (%s)' % result.note if result.note else '')
+            accuracies.append(result.accuracy_flip)
+        return sum(accuracies) / len(accuracies) if accuracies else None
