@@ -132,8 +132,11 @@ class RecordFile:
             offset = self.end_of(offset)
 
     def words(self, offsets, index):
-        """uint32 number `index` of the records at many offsets (multiples of 4): 0 magic, 1 lrec, 2 flag ..."""
-        return self._words[(offsets >> 2) + index]
+        """uint32 number `index` of the records at many offsets (multiples of 4): 0 magic, 1 lrec, 2 flag ...
+
+        Beyond the end of the file it is the file's last number.
+        """
+        return self._words[np.minimum((offsets >> 2) + index, len(self._words) - 1)]
 
     def will_need(self, offset, size):
         """Ask the system to read this range soon, without waiting; does nothing where it cannot be asked."""

@@ -1,0 +1,93 @@
+"""Labels of a whole face set at once: how many classes there are, and whether every label is one of them."""
+import logging
+
+import numpy as np
+
+from common.errors import UserError
+from common.face_record import FLOAT32, SPLIT, SPLIT24, class_id, class_in_range
+from common.recordio import HEAD_SIZE, LABEL_SIZE, MAX_DATA, WHOLE, unpack
+
+log = logging.getLogger('shardface')
+
+CHECKED_IN_FULL = 200000             # images up to which all labels are read before training (1.4 GB of file)
+SAMPLES = 1024                       # read in a larger set, evenly spread; the others are checked when decoded
+_CHUNK = 1 << 16
+_LREC, _FLAG, _LABEL, _FIRST, _SECOND = 1, 2, 3, (HEAD_SIZE + LABEL_SIZE) // 4, (HEAD_SIZE + LABEL_SIZE) // 4 + 1
+
+
+def read_labels(face_set, positions, label_format=FLOAT32):
+    """Class ids of the images at `positions`, int64 (n,); -1 where there is no whole number of 0 or more."""
+    words, offsets = face_set.record_file.words, face_set.offsets[positions]
+    lrec, flag = words(offsets, _LREC), words(offsets, _FLAG).astype(np.int64)
+    label = np.where(flag > 0, words(offsets, _FIRST), words(offsets, _LABEL)).view(np.float32)
+    with np.errstate(invalid='ignore'):                        # NaN labels are looked for below
+        number = label.astype(np.float64)
+        if label_format == SPLIT24:
+            low = words(offsets, _SECOND).view(np.float32).astype(np.float64)
+            number = np.where((flag >= 2) & (low >= 0) & (low < SPLIT), number * SPLIT + low, -1)
+    is_class = (number >= 0) & (number == np.floor(number)) & (number < 2.0**62)
+    is_class &= (lrec & MAX_DATA) >= LABEL_SIZE + 4 * flag
+    labels = np.full(len(number), -1, np.int64)
+    labels[is_class] = number[is_class].astype(np.int64)
+    for row in np.flatnonzero(lrec >> 29 != WHOLE):            # a first part may end inside the labels
+        labels[row] = _read_label(face_set, positions[row], label_format)
+    return labels
+
+
+def infer_num_classes(face_set, label_format=FLOAT32):
+    """Largest label + 1; reads the label of every image. UserError names a record whose label is not a class."""
+    log.info('%s: there is no property file, reading %d labels to count the classes',
+             face_set.path, face_set.num_images)
+    largest = -1
+    for positions, labels in _walk(face_set, np.arange(face_set.num_images), label_format):
+        for position in positions[labels < 0]:
+            _explain(face_set, position, np.inf, label_format)
+        largest = max(largest, int(labels.max()))
+    if largest < 0:
+        raise UserError('%s: no image has a readable label' % face_set.path)
+    log.info('%s: largest label %d, so %d classes', face_set.path, largest, largest + 1)
+    return largest + 1
+
+
+def check_labels(face_set, num_classes, label_format=FLOAT32):
+    """UserError for the first record whose label is not in [0, num_classes); a warning for classes without images.
+
+    Sets of more than CHECKED_IN_FULL images are sampled: what is missed here is met when it is decoded.
+    """
+    in_full = face_set.num_images <= CHECKED_IN_FULL
+    count = face_set.num_images
+    sample = np.arange(count) if in_full else np.linspace(0, count - 1, SAMPLES).astype(np.int64)
+    has_images = np.zeros(num_classes, bool)
+    for positions, labels in _walk(face_set, sample, label_format):
+        good = (labels >= 0) & (labels < num_classes)
+        for position in positions[~good]:
+            _explain(face_set, position, num_classes, label_format)
+        has_images[labels[good]] = True
+    if in_full and not has_images.all():
+        log.warning('%s: %d of %d classes have no image', face_set.path, num_classes - has_images.sum(), num_classes)
+
+
+def _walk(face_set, positions, label_format):
+    """Yield (positions, labels) in pieces."""
+    for start in range(0, len(positions), _CHUNK):
+        part = positions[start:start + _CHUNK]
+        yield part, read_labels(face_set, part, label_format)
+
+
+def _read_label(face_set, position, label_format):
+    try:
+        return class_id(unpack(face_set.read(position))[0], label_format)
+    except ValueError:
+        return -1
+
+
+def _explain(face_set, position, num_classes, label_format):
+    """UserError if the label is wrong; nothing if the record is damaged: that is counted when it is decoded."""
+    try:
+        header, _ = unpack(face_set.read(position))
+    except ValueError:
+        return
+    try:
+        class_in_range(header, num_classes, label_format)
+    except ValueError as error:
+        raise UserError('%s (record %d of %s)' % (error, face_set.keys[position], face_set.path)) from None
