@@ -4,7 +4,8 @@ import logging
 import numpy as np
 
 from common.errors import UserError
-from common.face_record import FLOAT32, SPLIT, SPLIT24, class_id, class_in_range
+from common.face_record import FLOAT32, SPLIT, SPLIT24, class_id, class_in_range, max_classes
+from common.images import CorruptImage, decode_bgr
 from common.recordio import HEAD_SIZE, LABEL_SIZE, MAX_DATA, WHOLE, unpack
 
 log = logging.getLogger('shardface')
@@ -36,13 +37,14 @@ def read_labels(face_set, positions, label_format=FLOAT32):
 
 def infer_num_classes(face_set, label_format=FLOAT32):
     """Largest label + 1; reads the label of every image. UserError names a record whose label is not a class."""
-    log.info('%s: there is no property file, reading %d labels to count the classes',
+    log.info('%s: the number of classes is not stated, reading %d labels to find the largest',
              face_set.path, face_set.num_images)
-    largest = -1
+    largest, limit = -1, max_classes(label_format)
     for positions, labels in _walk(face_set, np.arange(face_set.num_images), label_format):
-        for position in positions[labels < 0]:
-            _explain(face_set, position, np.inf, label_format)
-        largest = max(largest, int(labels.max()))
+        good = (labels >= 0) & (labels < limit)
+        for position in positions[~good]:
+            _explain(face_set, position, limit, label_format)
+        largest = max(largest, int(labels[good].max(initial=-1)))
     if largest < 0:
         raise UserError('%s: no image has a readable label' % face_set.path)
     log.info('%s: largest label %d, so %d classes', face_set.path, largest, largest + 1)
@@ -67,6 +69,18 @@ def check_labels(face_set, num_classes, label_format=FLOAT32):
         log.warning('%s: %d of %d classes have no image', face_set.path, num_classes - has_images.sum(), num_classes)
 
 
+def images_of_large_classes(face_set, min_images, label_format=FLOAT32):
+    """Positions, sorted int32, of the images whose class has min_images images or more; reads all labels."""
+    labels = np.concatenate([labels for _, labels in
+                             _walk(face_set, np.arange(face_set.num_images), label_format)])
+    classes, class_of_image, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    kept = (counts >= min_images) & (classes >= 0)
+    positions = np.flatnonzero(kept[class_of_image]).astype(np.int32)
+    log.info('%s: %d of %d images belong to the %d of %d classes that have at least %d images; the others are left out',
+             face_set.path, len(positions), len(labels), kept.sum(), (classes >= 0).sum(), min_images)
+    return positions
+
+
 def _walk(face_set, positions, label_format):
     """Yield (positions, labels) in pieces."""
     for start in range(0, len(positions), _CHUNK):
@@ -84,10 +98,11 @@ def _read_label(face_set, position, label_format):
 def _explain(face_set, position, num_classes, label_format):
     """UserError if the label is wrong; nothing if the record is damaged: that is counted when it is decoded."""
     try:
-        header, _ = unpack(face_set.read(position))
-    except ValueError:
+        header, encoded = unpack(face_set.read(position))
+        decode_bgr(encoded, (1, 1))
+    except (ValueError, CorruptImage):
         return
     try:
         class_in_range(header, num_classes, label_format)
     except ValueError as error:
-        raise UserError('%s (record %d of %s)' % (error, face_set.keys[position], face_set.path)) from None
+        raise UserError('%s (%s)' % (error, face_set.name(position))) from None

@@ -88,6 +88,11 @@ def class_id(header, label_format=FLOAT32):
     return _whole(header.label if header.flag == 0 else header.label[0])
 
 
+def max_classes(label_format):
+    """Classes that labels of this format can tell apart."""
+    return SPLIT * SPLIT if label_format == SPLIT24 else SPLIT
+
+
 def class_in_range(header, num_classes, label_format=FLOAT32):
     """class_id, with a ValueError for what is outside [0, num_classes)."""
     number = class_id(header, label_format)
@@ -142,6 +147,10 @@ class FaceSet:
     @property
     def num_images(self):
         return len(self.offsets)
+
+    def name(self, position):
+        """What to call a record in a message."""
+        return 'record %d of %s' % (self.keys[position], self.path)
 
     def read(self, position):
         """Payload of an image record. UserError with key, offset and both files if it is not there."""

@@ -30,17 +30,25 @@ def decode_rgb(encoded, size, out=None):
 
     out: C-contiguous uint8 (3, h, w), filled and returned. CorruptImage if the bytes are no good.
     """
+    if out is None:
+        out = np.empty((3,) + tuple(size), np.uint8)
+    return to_planes(decode_bgr(encoded, size), out)
+
+
+def decode_bgr(encoded, size):
+    """Encoded image (bytes-like) -> uint8 (h, w, 3), B, G, R as OpenCV has it. CorruptImage as above."""
     _check_before_decoding(encoded)
     try:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), _COLOUR)        # (h0, w0, 3), BGR
+        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), _COLOUR)        # (h0, w0, 3)
     except cv2.error as error:
         raise CorruptImage('OpenCV: %s' % ' '.join(str(error).split())) from None
     if image is None:
         raise CorruptImage('%d bytes that OpenCV cannot decode' % len(encoded))
-    if image.shape[:2] != tuple(size):
-        image = resize(image, size)
-    if out is None:
-        out = np.empty((3,) + tuple(size), np.uint8)
+    return image if image.shape[:2] == tuple(size) else resize(image, size)
+
+
+def to_planes(image, out):
+    """(h, w, 3) B, G, R -> out (3, h, w), planes R, G, B."""
     cv2.split(image, [out[2], out[1], out[0]])
     return out
 
