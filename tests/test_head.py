@@ -1,0 +1,199 @@
+"""The sharded, block-wise float32 head against the dense float64 twin."""
+import numpy as np
+import pytest
+
+from common.mxnet_loader import mx
+from recognition.collective import LocalCollective
+from recognition.head import initial_centers
+from recognition.margin import Margin
+from recognition.parall_module import Head
+from tests.reference import DenseHead, numeric_gradient
+
+LOSSES = {'softmax': None, 'nsoftmax': (1, 0, 0), 'arcface': (1, 0.5, 0), 'cosface': (1, 0, 0.35),
+          'combined': (1, 0.3, 0.2)}
+D = 32
+SOLVER = (0.1, 0.9, 5e-4)     # lr, momentum, wd
+
+
+def build(loss, num_classes, num_shards, keep_logits=True, block_size=7, with_bias=None, seed=3, scale=64.0):
+    margins = LOSSES[loss]
+    return Head.initial(num_classes, D, [mx.cpu(device) for device in range(num_shards)],
+                        None if margins is None else Margin(*margins, scale=scale), seed, LocalCollective(),
+                        block_size=block_size, keep_logits=keep_logits,
+                        with_bias=margins is None if with_bias is None else with_bias)
+
+
+def whole(head, name):
+    """One kind of array of all blocks, float64."""
+    parts = [block.arrays()[name].asnumpy() for shard in head.shards for block in shard.blocks]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def dense(head, loss, scale=64.0):
+    """The float64 twin in the head's present state."""
+    twin = DenseHead(whole(head, 'centers'), LOSSES[loss], scale,
+                     whole(head, 'bias') if 'bias' in head.shards[0].blocks[0].arrays() else None)
+    twin.momentum = whole(head, 'momentum')
+    if twin.bias is not None:
+        twin.bias_momentum = whole(head, 'bias_momentum')
+    return twin
+
+
+def assert_close(ours, truth, tolerance=1e-5):
+    """Relative to the largest entry."""
+    assert np.abs(ours - truth).max() <= tolerance * np.abs(truth).max()
+
+
+def check_step(head, loss, embedding, labels):
+    """One step of ours beside one of the twin, from the same state.
+
+    1e-5 while the loss is at least 1. Below that, 1 - probability is a small difference of float32 numbers
+    and no float32 head, however written, can hold more of it.
+    """
+    twin = dense(head, loss)
+    statistics, d_embedding = head.forward_backward(mx.nd.array(embedding), labels, SOLVER, measure=True)
+    expected_loss, expected_gradient = twin.step(embedding, labels, *SOLVER)
+    tolerance = 1e-5 / min(1.0, expected_loss)
+    assert_close(statistics.loss().asnumpy(), np.array([expected_loss]), tolerance)
+    assert_close(d_embedding.asnumpy(), expected_gradient, tolerance)
+    for name in head.shards[0].blocks[0].arrays():
+        assert_close(whole(head, name), getattr(twin, name), tolerance)
+
+
+def random_batch(rng, num_rows, num_classes):
+    return rng.randn(num_rows, D).astype(np.float32), rng.randint(0, num_classes, num_rows).astype(np.int64)
+
+
+@pytest.mark.parametrize('keep_logits', [True, False], ids=['fast', 'lean'])
+@pytest.mark.parametrize('num_shards', [1, 2, 3, 4])
+@pytest.mark.parametrize('loss', LOSSES)
+def test_head_equals_the_dense_twin(loss, num_shards, keep_logits):
+    rng = np.random.RandomState(7)
+    head = build(loss, 53, num_shards, keep_logits)
+    for _ in range(3):
+        check_step(head, loss, *random_batch(rng, 24, 53))
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+@pytest.mark.parametrize('num_classes, num_shards, labels', [
+    (10, 4, [0, 9, 3, 3, 5]),             # uneven
+    (3, 4, [0, 2, 1, 2]),                 # a shard without classes
+    (40, 4, [1, 2, 3, 4, 5]),             # all targets on one shard
+    (40, 3, [17] * 6),                    # one label many times
+    (11, 2, [10]),                        # one image
+    (1, 2, [0, 0]),                       # one class
+], ids=['uneven', 'empty shard', 'one shard', 'repeated', 'batch 1', 'one class'])
+def test_awkward_shapes(loss, num_classes, num_shards, labels):
+    rng = np.random.RandomState(1)
+    head = build(loss, num_classes, num_shards)
+    for _ in range(2):
+        embedding = rng.randn(len(labels), D).astype(np.float32)
+        if num_classes == 1:                # nothing to learn: every gradient is 0, and rounding is all there is
+            statistics, d_embedding = head.forward_backward(mx.nd.array(embedding), np.array(labels), SOLVER)
+            assert abs(statistics.loss().asscalar()) < 1e-5
+            assert np.abs(d_embedding.asnumpy()).max() < 1e-5
+        else:
+            check_step(head, loss, embedding, np.array(labels, np.int64))
+
+
+@pytest.mark.parametrize('block_size', [1, 5, 53, 1000])
+def test_block_size_does_not_matter(block_size):
+    rng = np.random.RandomState(2)
+    check_step(build('arcface', 53, 2, block_size=block_size), 'arcface', *random_batch(rng, 16, 53))
+
+
+def test_softmax_without_bias():
+    rng = np.random.RandomState(2)
+    head = build('softmax', 30, 2, with_bias=False)
+    assert set(head.shards[0].blocks[0].arrays()) == {'centers', 'momentum'}
+    check_step(head, 'softmax', *random_batch(rng, 16, 30))
+
+
+def test_the_twin_has_the_right_gradients():
+    rng = np.random.RandomState(5)
+    label = np.array([0, 3, 3])
+    for loss, margins in LOSSES.items():
+        embedding, centers, bias = rng.randn(3, 4), rng.randn(5, 4), rng.randn(5)
+        def twin(centers, bias, margins=margins):
+            return DenseHead(centers, margins, 4.0, bias if margins is None else None)
+        _, d_embedding, d_centers, d_bias = twin(centers, bias).gradients(embedding, label)
+        by_embedding = numeric_gradient(lambda x: twin(centers, bias).gradients(x, label)[0], embedding)
+        by_centers = numeric_gradient(lambda x: twin(x, bias).gradients(embedding, label)[0], centers)
+        np.testing.assert_allclose(d_embedding, by_embedding, atol=1e-6, err_msg=loss)
+        np.testing.assert_allclose(d_centers, by_centers, atol=1e-6, err_msg=loss)
+        if margins is None:
+            by_bias = numeric_gradient(lambda x: twin(centers, x).gradients(embedding, label)[0], bias)
+            np.testing.assert_allclose(d_bias, by_bias, atol=1e-6)
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_accuracy_counts_rows_whose_plain_logit_is_largest(loss):
+    rng = np.random.RandomState(4)
+    head = build(loss, 20, 3)
+    embedding, labels = random_batch(rng, 64, 20)
+    nearest = (dense(head, 'nsoftmax' if LOSSES[loss] else 'softmax').logits(embedding, labels)[0]).argmax(axis=1)
+    labels[:40] = nearest[:40]
+    statistics, _ = head.forward_backward(mx.nd.array(embedding), labels, SOLVER, measure=True)
+    assert statistics.accuracy().asscalar() == pytest.approx((nearest == labels).mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize('num_shards', [1, 2, 3, 4])
+def test_initial_centers_do_not_depend_on_the_shards(num_shards):
+    head = build('arcface', 2500, num_shards, block_size=900)
+    np.testing.assert_array_equal(whole(head, 'centers').astype(np.float32), initial_centers(3, 0, 2500, D))
+
+
+def test_initial_centers_are_normal_and_follow_the_seed():
+    centers = initial_centers(0, 0, 5000, 64)
+    assert centers.std() == pytest.approx(0.01, rel=0.02) and abs(centers.mean()) < 1e-4
+    assert (centers[:1024] != centers[1024:2048]).any()
+    assert (centers != initial_centers(1, 0, 5000, 64)).any()
+    np.testing.assert_array_equal(initial_centers(0, 1500, 1507, 64), centers[1500:1507])
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_finite_at_the_ends_of_the_cosine(loss):
+    head = build(loss, 12, 2)
+    centers = whole(head, 'centers').astype(np.float32)
+    embedding = np.stack([centers[3] * 5000, -centers[4] * 5000, np.zeros(D, np.float32), centers[7]])
+    first = head.shards[0].blocks[0]
+    first.weight[1] = 0                               # a zero center
+    labels = np.array([3, 4, 1, 1])
+    for _ in range(3):
+        statistics, d_embedding = head.forward_backward(mx.nd.array(embedding), labels, SOLVER, measure=True)
+        assert np.isfinite(statistics.loss().asscalar())
+        assert np.isfinite(d_embedding.asnumpy()).all()
+        assert np.isfinite(whole(head, 'centers')).all() and np.isfinite(whole(head, 'momentum')).all()
+
+
+def test_a_zero_embedding_gets_no_gradient():
+    head = build('arcface', 12, 2)
+    embedding = np.random.RandomState(0).randn(3, D).astype(np.float32)
+    embedding[1] = 0
+    _, d_embedding = head.forward_backward(mx.nd.array(embedding), np.array([1, 2, 3]), SOLVER)
+    assert (d_embedding.asnumpy()[1] == 0).all() and (d_embedding.asnumpy()[0] != 0).any()
+
+
+def test_large_embeddings_do_not_overflow():
+    head = build('arcface', 12, 2)
+    embedding = 1e4 * np.random.RandomState(0).randn(3, D).astype(np.float32)
+    check_step(head, 'arcface', embedding, np.array([1, 2, 3]))
+
+
+def test_the_batch_may_change_its_size_between_steps():
+    rng = np.random.RandomState(0)
+    head = build('cosface', 31, 2)
+    for num_rows in (8, 3, 8):
+        check_step(head, 'cosface', *random_batch(rng, num_rows, 31))
+
+
+def test_two_hundred_steps_of_an_easy_problem_converge():
+    rng = np.random.RandomState(0)
+    head = build('nsoftmax', 6, 2, scale=16.0)
+    directions = np.eye(6, D, dtype=np.float32) * 10
+    for step in range(200):
+        labels = rng.randint(0, 6, 12)
+        noisy = directions[labels] + 0.1 * rng.randn(12, D).astype(np.float32)
+        statistics, _ = head.forward_backward(mx.nd.array(noisy), labels, SOLVER, measure=True)
+        assert np.isfinite(statistics.loss().asscalar()), step
+    assert statistics.accuracy().asscalar() == 1.0 and statistics.loss().asscalar() < 0.1
