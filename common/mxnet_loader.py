@@ -3,30 +3,33 @@
 MXNet 1.9.1 is older than the Pythons and NumPys it meets; what it needs of them is mended or
 explained here, once.
 """
+import importlib.util
 import os
 
 import numpy as np
 
 from common.errors import UserError
 
+REMEDY = 'pip install mxnet==1.9.1 (CPU) or mxnet-cu112==1.9.1 (GPU)'
+
 
 def _import_mxnet():
     """Import MXNet under NumPy 1.17 to 1.26 and Python 3.8 to 3.13, or raise UserError with the remedy."""
     if int(np.__version__.split('.')[0]) >= 2:
         raise UserError('NumPy %s is too new for MXNet 1.9.1: pip install "numpy<2"' % np.__version__)
-    try:
-        import distutils  # noqa: F401  Python >= 3.12 has none of its own; setuptools < 80 provides it
-    except ImportError:
-        raise UserError('MXNet needs distutils, which this Python lacks: '
-                        'pip install "setuptools<80"') from None
+    if importlib.util.find_spec('distutils') is None:    # Python >= 3.12 has none; setuptools < 80 brings it
+        raise UserError('MXNet needs distutils, which this Python lacks: pip install "setuptools<80"')
     if 'bool' not in np.__dict__:
         np.bool = bool  # removed in NumPy 1.24, used while MXNet is imported
     os.environ.setdefault('MXNET_SUBGRAPH_BACKEND', 'NONE')  # oneDNN subgraphs fail at the second inference
     try:
         import mxnet
-    except ImportError as error:
-        raise UserError('MXNet cannot be imported (%s): pip install mxnet==1.9.1 (CPU) or '
-                        'mxnet-cu112==1.9.1 (GPU)' % error) from None
+    except ModuleNotFoundError as error:
+        if error.name == 'mxnet':
+            raise UserError('MXNet is not installed: %s' % REMEDY) from None
+        raise UserError('MXNet needs the module %s: install it, or %s' % (error.name, REMEDY)) from None
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        raise UserError('MXNet is installed but does not start (%s): %s' % (error, REMEDY)) from None
     return mxnet
 
 

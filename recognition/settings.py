@@ -1,0 +1,175 @@
+"""Every setting of a training: default, values it may take, unit and meaning. The only such list.
+
+config.py and the command line both end here: `complete` takes what they give, adds the default of whatever is
+missing and checks each value once. After that a configuration is read, never written.
+"""
+import copy
+import difflib
+import logging
+from collections import namedtuple
+
+from easydict import EasyDict
+
+from common.errors import UsageError
+from recognition.kinds import names, one_of, or_none, real, switch, text, whole, wholes
+
+log = logging.getLogger('shardface')
+
+Setting = namedtuple('Setting', 'default kind help')
+
+preset_name = text(r'[\w.-]+', 'the name of a preset')
+
+SETTINGS = {
+    # what is trained on what
+    'network': Setting('r100', preset_name, 'preset of the network'),
+    'dataset': Setting('emore', preset_name, 'preset of the data set'),
+    'loss': Setting('arcface', preset_name, 'preset of the loss'),
+    'dataset_path': Setting('', text(),
+                            'folder with train.rec, train.idx and property; a relative path starts at the '
+                            'working directory'),
+    'num_classes': Setting(None, or_none(whole(1)),
+                           'identities of the set; None: what its property file says'),
+    'image_shape': Setting(None, or_none(wholes(1, '112,112,3', count=3)),
+                           'height, width, 3 in pixels; None: what property says'),
+    'val_targets': Setting(['lfw', 'cfp_fp', 'agedb_30'], names(),
+                           'verification sets: NAME.bin in dataset_path; those that are not there are left '
+                           'out'),
+    # network
+    'net_name': Setting('fresnet', text(r'\w+', 'the name of a network family'), 'family in symbols/'),
+    'num_layers': Setting(50, whole(1), 'layers of fresnet'),
+    'emb_size': Setting(512, whole(1), 'numbers per embedding'),
+    'net_output': Setting('E', text(r'\w+', 'an output type such as E'), 'last layers: E, FC, GDC, GAP or Z'),
+    'net_act': Setting('prelu', text(r'\w+', 'an activation such as prelu'), 'activation'),
+    'net_se': Setting(0, whole(0, 1), '1: squeeze-and-excitation blocks'),
+    'net_unit': Setting(3, whole(1), 'kind of residual unit'),
+    'net_input': Setting(1, whole(0, 2), 'kind of first layers'),
+    'net_blocks': Setting([1, 4, 6, 2], wholes(0, '1,4,6,2', count=4), 'units per stage of fmobilefacenet'),
+    'bn_mom': Setting(0.9, real(low=0, below=1),
+                      'share of the old running statistics kept by batch norm per step'),
+    # loss: target logit = loss_s * (cos(loss_m1 * theta + loss_m2) - loss_m3)
+    'loss_name': Setting('margin_softmax', one_of('margin_softmax', 'softmax'),
+                         'softmax: plain inner product, no margin'),
+    'loss_s': Setting(64.0, real(above=0), 'scale of the cosine'),
+    'loss_m1': Setting(1.0, real(low=1), 'margin: factor on the angle'),
+    'loss_m2': Setting(0.0, real(low=0), 'margin: added to the angle, radians'),
+    'loss_m3': Setting(0.0, real(low=0), 'margin: subtracted from the cosine'),
+    'fc7_lr_mult': Setting(1.0, real(low=0), 'factor on lr for the class centers'),
+    'fc7_wd_mult': Setting(1.0, real(low=0), 'factor on wd for the class centers'),
+    'fc7_no_bias': Setting(False, switch(), 'no bias in the classification layer of loss softmax'),
+    # classification layer
+    'sample_ratio': Setting(1.0, real(above=0, high=1), 'share of class centers used per step (partial FC)'),
+    'head_memory': Setting('auto', one_of('auto', 'fast', 'lean'),
+                           'fast: keep the logits of a step; lean: compute them twice; auto: fast'),
+    'head_block_size': Setting(None, or_none(whole(1)), 'classes per block; None: by emb_size'),
+    'fp16': Setting(False, switch(), 'half precision; True is fp16_scale 1.0'),
+    'fp16_scale': Setting(0.0, real(low=0), 'loss scale of half precision; 0: off'),
+    # reading
+    'is_shuffled_rec': Setting(False, switch(),
+                               'the set was shuffled by rec2shufrec and is read front to back'),
+    'record_reader': Setting('threaded', one_of('threaded', 'native'), 'reader of a shuffled set'),
+    'shuffle_chunk_size': Setting(256, whole(1), 'memory in which a shuffled set is shuffled again, MB'),
+    'data_threads': Setting(None, or_none(whole(1)), 'threads that decode images; None: one per core'),
+    'data_rand_mirror': Setting(True, switch(), 'mirror half of the images'),
+    'data_cutoff': Setting(0, whole(0), 'side of a square blanked in half of the images, pixels; 0: none'),
+    'data_color': Setting(0, whole(0, 2), '1: change brightness, contrast, saturation; 2: also JPEG quality'),
+    'data_images_filter': Setting(0, whole(0), 'leave out identities with fewer images'),
+    # optimizer
+    'per_batch_size': Setting(128, whole(1), 'images per device and step'),
+    'lr': Setting(0.1, real(above=0), 'learning rate'),
+    'lr_steps': Setting([100000, 160000, 220000], wholes(1, '100000,160000', ascending=True),
+                        'steps after which lr is divided by 10'),
+    'wd': Setting(0.0005, real(low=0), 'weight decay'),
+    'mom': Setting(0.9, real(low=0, below=1), 'momentum'),
+    'kvstore': Setting('device', one_of('device', 'local'),
+                       'where gradients of several devices are summed: device or local (host)'),
+    # run
+    'devices': Setting('', text(),
+                       'cpu, cpu:2 (two CPU shards), gpu (all), gpu:0,1; empty: the GPUs of '
+                       'CUDA_VISIBLE_DEVICES, else cpu'),
+    'seed': Setting(0, whole(0, 2**31 - 1), 'seed of weights, order and augmentation'),
+    'max_steps': Setting(0, whole(0), 'stop after so many steps; 0: no such stop'),
+    'end_epoch': Setting(10000, whole(0), 'stop after so many epochs; 0: no such stop'),
+    'frequent': Setting(20, whole(1), 'steps between log lines'),
+    'verbose': Setting(2000, whole(1), 'steps between verifications'),
+    'ckpt': Setting(3, whole(0, 3),
+                    'checkpoints: 0 none, 1 the best, 2 at every verification, 3 overwrite last and best'),
+    'models_root': Setting('./models', text('.+', 'a folder'),
+                           'folder for results; a relative path starts at the working directory'),
+    'extra_model_name': Setting('', text(r'[\w.-]*', 'letters, digits, "_", "." and "-"'),
+                                'added to the folder name of the results'),
+    'pretrained': Setting('', text(), 'PREFIX of a checkpoint whose backbone is the start'),
+    'pretrained_epoch': Setting(1, whole(0, 9999), 'its number, as in PREFIX-0001.params'),
+}
+
+# Settings of insightface's config.py that need no attention: there is nothing to choose, or nothing lost.
+NEEDLESS = {'workspace', 'ckpt_embedding', 'count_flops', 'memonger', 'ce_loss', 'num_workers', 'net_multiplier'}
+
+
+def defaults():
+    """A new EasyDict with the default of every setting."""
+    return EasyDict({name: copy.deepcopy(setting.default) for name, setting in SETTINGS.items()})
+
+
+def compose(*layers):
+    """One flat EasyDict of all layers, the later ones winning. The layers stay as they are."""
+    flat = {}
+    for layer in layers:
+        flat.update(copy.deepcopy(dict(layer)))
+    return EasyDict(flat)
+
+
+def preset(kind, table, name):
+    """table[name]. UsageError names the presets there are; kind: 'network', 'dataset' or 'loss'."""
+    if name not in table:
+        raise UsageError('unknown %s %s%s; known: %s' % (kind, name, suggestion(name, table), ', '.join(table)))
+    return table[name]
+
+
+def suggestion(name, known):
+    """' (did you mean X?)' with the nearest known name, or nothing."""
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    return ' (did you mean %s?)' % near[0] if near else ''
+
+
+def checked(name, value, origin=None):
+    """The value in the form used later. UsageError names setting (or origin, a flag) and value."""
+    if name not in SETTINGS:
+        raise UsageError('unknown setting %s%s' % (name, suggestion(name, SETTINGS)))
+    try:
+        return SETTINGS[name].kind(value)
+    except ValueError as error:
+        raise UsageError('%s = %r: %s' % (origin or name, value, error)) from None
+
+
+def complete(given):
+    """given, a flat dict -> EasyDict of exactly all settings, each checked.
+
+    What given lacks (a config.py older than a setting) gets its default and is named in the log. What is not
+    known is left out with a warning. UsageError for a wrong type or range.
+    """
+    report_unknown(set(given) - set(SETTINGS))
+    missing = [name for name in SETTINGS if name not in given]
+    if missing:
+        log.info('not in config.py, so at their defaults: %s',
+                 ', '.join('%s=%r' % (name, SETTINGS[name].default) for name in missing))
+    flat = {name: checked(name, given.get(name, setting.default)) for name, setting in SETTINGS.items()}
+    if flat['fp16'] and not flat['fp16_scale']:
+        flat['fp16_scale'] = 1.0
+    flat['fp16'] = flat['fp16_scale'] > 0
+    if flat['image_shape'] and flat['image_shape'][2] != 3:
+        raise UsageError('image_shape = %s: the last number must be 3 (colours)' % flat['image_shape'])
+    return EasyDict(flat)
+
+
+def report_unknown(unknown):
+    """Warn of settings that have no effect."""
+    needless = sorted(unknown & NEEDLESS)
+    if needless:
+        log.info('in config.py, but not needed here: %s', ', '.join(needless))
+    for name in sorted(unknown - NEEDLESS):
+        log.warning('config.py: unknown setting %s has no effect%s', name, suggestion(name, SETTINGS))
+
+
+def changed(cfg):
+    """'name=value ...' of the settings that are not at their default."""
+    return ' '.join('%s=%s' % (name, cfg[name]) for name, setting in SETTINGS.items() if cfg[name] != setting.default)

@@ -1,0 +1,221 @@
+"""Train a face network whose classification layer is split over devices: command line -> configuration -> training.
+
+This file alone reads the command line and the environment. MXNet is imported by `train`, after everything that can
+be checked without it.
+"""
+import argparse
+import json
+import logging
+import os
+import sys
+
+import config
+from common.errors import UsageError, UserError
+from common.face_record import read_property
+from common.logs import logging_to_console
+from recognition.devices import num_cpu_devices, parse_devices
+from recognition.settings import SETTINGS, changed, checked, complete, preset, suggestion
+
+log = logging.getLogger('shardface')
+
+GROUPS = {
+    'what to train': 'network dataset loss dataset_path pretrained pretrained_epoch',
+    'devices': 'devices per_batch_size kvstore head_memory sample_ratio fp16_scale',
+    'optimizer': 'lr lr_steps wd mom',
+    'run': 'max_steps end_epoch seed frequent verbose',
+    'results': 'models_root extra_model_name ckpt',
+}
+KINDS = 'network', 'dataset', 'loss'      # of presets, in the order of their layers
+DEMO = 'demo'
+
+
+def make_parser():
+    """The command line. Its values stay texts: recognition.settings checks them like those of config.py."""
+    parser = argparse.ArgumentParser(
+        prog='train_parall.py', allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description='Train a face recognition network; its classification layer is split over the devices.',
+        epilog=describe_other_settings())
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names.split():
+            group.add_argument(flag(name), metavar='X', help=describe(name).replace('%', '%%'))
+    parser.add_argument_group('everything else').add_argument(
+        '--set', metavar='KEY=VALUE', action='append', default=[],
+        help='any setting, by its name in config.py; may be repeated')
+    return parser
+
+
+def flag(name):
+    return '--' + name.replace('_', '-')
+
+
+def describe(name):
+    """'meaning (default: value)', and the known names of presets."""
+    shown = getattr(config, 'default', {}).get(name, SETTINGS[name].default)
+    if isinstance(shown, list):
+        shown = ','.join(map(str, shown))
+    presets = ': %s' % ', '.join(getattr(config, name, ())) if name in KINDS else ''
+    return '%s%s (default: %s)' % (SETTINGS[name].help, presets, 'empty' if shown == '' else shown)
+
+
+def describe_other_settings():
+    """Lines of all settings that have no flag of their own."""
+    with_flag = ' '.join(GROUPS.values()).split()
+    lines = ['  %-20s %s' % (name, describe(name)) for name in SETTINGS if name not in with_flag]
+    return '\n'.join(['settings for --set, which the presets of config.py set for you:'] + lines)
+
+
+def given(args):
+    """{setting: checked value} of everything on the command line; --set comes last."""
+    names = [name for name in ' '.join(GROUPS.values()).split() if getattr(args, name) is not None]
+    values = {name: checked(name, getattr(args, name), flag(name)) for name in names}
+    for pair in args.set:
+        name, equals, value = pair.partition('=')
+        name = name.strip().replace('-', '_')
+        if not equals:
+            raise UsageError('--set %s: KEY=VALUE is expected' % pair)
+        if name not in SETTINGS:
+            raise UsageError('--set %s: unknown setting %s%s' % (pair, name, suggestion(name, SETTINGS)))
+        values[name] = checked(name, value.strip(), '--set %s' % name)
+    return values
+
+
+def build_config(args):
+    """Parsed command line -> complete, checked configuration: an EasyDict of all settings. UsageError.
+
+    default <- network <- dataset <- loss <- command line
+    """
+    values = given(args)
+    names = {kind: values.get(kind) or getattr(config, 'default', {}).get(kind, SETTINGS[kind].default)
+             for kind in KINDS}
+    return complete(dict(compose_presets(names), **values))
+
+
+def compose_presets(names):
+    """{kind: name} -> flat dict of the presets of config.py, also of one made for insightface."""
+    for kind in KINDS:
+        if not hasattr(config, kind) or not hasattr(config, 'generate_config'):
+            raise UserError('%s has no presets named %s or no generate_config: is it the config.py of this program?'
+                            % (config.__file__, kind))
+        preset(kind, getattr(config, kind), names[kind])
+    composed = config.generate_config(*(names[kind] for kind in KINDS))
+    if composed is None:                   # insightface's writes to its own dicts `default` and `config` instead
+        composed = dict(config.default, **config.config)
+    return dict(composed, **names)
+
+
+def check_models_root(models_root):
+    """UserError if results cannot be written there. Nothing is created."""
+    folder = os.path.abspath(models_root)
+    while not os.path.exists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError('models root %s: cannot write to %s; choose another --models-root'
+                        % (os.path.abspath(models_root), folder))
+
+
+def find_dataset(cfg):
+    """Fill in dataset_path (absolute), num_classes and image_shape. UserError lists missing files.
+
+    The demo set is made on first use. num_classes stays None if nothing states it: the reader then counts.
+    """
+    if not cfg.dataset_path:
+        raise UsageError('dataset %s has no dataset_path: give --dataset-path' % cfg.dataset)
+    cfg.dataset_path = os.path.abspath(os.path.expanduser(cfg.dataset_path))
+    if cfg.dataset == DEMO:
+        from common.demo_set import ensure_demo_set
+        ensure_demo_set(cfg.dataset_path)
+    needed = ['train.rec'] if cfg.is_shuffled_rec else ['train.rec', 'train.idx']
+    paths = [os.path.join(cfg.dataset_path, name) for name in needed]
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        raise UserError('missing: %s (relative paths start at the working directory %s)'
+                        % (', '.join(missing), os.getcwd()))
+    take_property(cfg, read_property(cfg.dataset_path))
+
+
+def take_property(cfg, found):
+    """Take num_classes and image_shape from a set's Property. UsageError with both numbers if config.py says else."""
+    if found is None:
+        cfg.image_shape = cfg.image_shape or [112, 112, 3]
+        log.info('%s has no file property: images are taken as %dx%d', cfg.dataset_path, *cfg.image_shape[:2])
+        return
+    stated = {'num_classes': found.num_classes, 'image_shape': [found.height, found.width, 3]}
+    for name, value in stated.items():
+        if cfg[name] is not None and cfg[name] != value:
+            raise UsageError('%s is %s in the configuration, but %s in %s'
+                             % (name, cfg[name], value, os.path.join(cfg.dataset_path, 'property')))
+        cfg[name] = value
+
+
+def prefix_of(cfg):
+    """Absolute PREFIX of everything a run writes: models_root/network-loss-dataset[-extra]/model."""
+    parts = [cfg.network, cfg.loss, cfg.dataset] + ([cfg.extra_model_name] if cfg.extra_model_name else [])
+    return os.path.join(os.path.abspath(cfg.models_root), '-'.join(parts), 'model')
+
+
+def save_config(cfg, prefix):
+    """Write PREFIX-config.json: every setting as it is used."""
+    path = '%s-config.json' % prefix
+    try:
+        with open(path + '.tmp', 'w', encoding='utf-8') as stream:
+            json.dump(cfg, stream, indent=2, ensure_ascii=False)
+            stream.write('\n')
+        os.replace(path + '.tmp', path)
+    except OSError as error:
+        raise UserError('cannot write %s: %s' % (path, error.strerror)) from None
+
+
+def set_threads(request, environ):
+    """Share the cores among the CPU devices, unless the user has chosen. To be called before MXNet is imported."""
+    if 'OMP_NUM_THREADS' in environ:
+        log.info('OMP_NUM_THREADS=%s, as the environment says', environ['OMP_NUM_THREADS'])
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+    environ['OMP_NUM_THREADS'] = str(max(1, cores // num_cpu_devices(request)))
+    log.info('OMP_NUM_THREADS=%s: %d cores, %d CPU devices at most', environ['OMP_NUM_THREADS'], cores,
+             num_cpu_devices(request))
+
+
+def refuse_parameter_server(environ):
+    """Old scripts for several machines start a parameter server, which this program does not use."""
+    workers = environ.get('DMLC_NUM_WORKER', '1')
+    if workers != '1':
+        raise UserError('DMLC_NUM_WORKER=%s: training over several processes does not go through MXNet\'s parameter '
+                        'server; unset DMLC_NUM_WORKER and give all devices to one process' % workers)
+
+
+def train(cfg, request):
+    """Configuration and device Request -> parts -> Trainer. From here on MXNet is there."""
+    raise UserError('training is not wired yet')
+
+
+def run(args):
+    """Check all that can be checked without MXNet, then train."""
+    cfg = build_config(args)
+    refuse_parameter_server(os.environ)
+    request = parse_devices(cfg.devices, os.environ.get('CUDA_VISIBLE_DEVICES'))
+    check_models_root(cfg.models_root)
+    find_dataset(cfg)
+    log.info('settings that are not at their default: %s', changed(cfg))
+    set_threads(request, os.environ)
+    train(cfg, request)
+
+
+def main(argv=None):
+    """Run the command line; returns the exit code: 0, 1 wrong file or environment, 2 wrong flag, 130 interrupted."""
+    args = make_parser().parse_args(argv)
+    with logging_to_console():
+        try:
+            run(args)
+        except UserError as error:
+            sys.stderr.write('error: %s\n' % error)
+            return error.exit_code
+        except KeyboardInterrupt:
+            sys.stderr.write('interrupted\n')
+            return 130
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
