@@ -180,19 +180,24 @@ def open_face_set(path_imgrec):
             raise UserError('%s is empty: no records are listed in it' % path_index)
         if keys[-1] <= np.iinfo(np.int32).max:
             keys = keys.astype(np.int32)                       # half the memory of a set of tens of millions
-        check = _IndexCheck(record_file, path_index, keys, offsets)
-        is_metadata = check.run()
-        images = ~is_metadata
+        is_metadata = _IndexCheck(record_file, path_index, keys, offsets).run()
         num_metadata = int(np.count_nonzero(is_metadata))
         if num_metadata == len(keys):
             raise UserError('%s holds no images, only %d metadata records' % (path_imgrec, num_metadata))
         if num_metadata and not is_metadata[0]:
             log.warning('%s has no header record; %d records with two numbers and no image are left out',
                         path_imgrec, num_metadata)
+        images = _selection(~is_metadata)
         return FaceSet(record_file, path_index, keys[images], offsets[images], num_metadata)
     except BaseException:
         record_file.close()
         raise
+
+
+def _selection(wanted):
+    """An index for the wanted items: a slice if they are neighbours, which saves copying large arrays."""
+    start, stop = int(wanted.argmax()), len(wanted) - int(wanted[::-1].argmax())
+    return slice(start, stop) if wanted[start:stop].all() else wanted
 
 
 def _check_files(path_imgrec, path_index):
@@ -216,7 +221,8 @@ class _IndexCheck:
         offsets, size = self.offsets, self.record_file.size
         self._refuse(np.flatnonzero((offsets < 0) | (offsets > size - HEAD_SIZE)),
                      'is outside the file of %d bytes: the .rec is truncated or the .idx is of another file' % size)
-        self._refuse(np.flatnonzero(offsets & 3), 'is not a multiple of 4: create the .idx again')
+        if np.bitwise_or.reduce(offsets) & 3:
+            self._refuse(np.flatnonzero(offsets & 3), 'is not a multiple of 4: create the .idx again')
         in_order = (offsets[1:] > offsets[:-1]).all()
         order = None if in_order else np.argsort(offsets, kind='stable')           # place in the file -> record
         self._check_sampled()

@@ -56,7 +56,8 @@ def test_jitter_equals_the_steps_in_any_order(brightness, contrast, saturation):
             grey = (expected * weights).sum(axis=2, keepdims=True)
             expected = (expected * brightness, expected * contrast + (1 - contrast) * grey.mean(),
                         expected * saturation + (1 - saturation) * grey)[step]
-        assert np.abs(jitter(image, brightness, contrast, saturation) - expected).max() < 0.9   # OpenCV has 10 bits for a factor
+        difference = np.abs(jitter(image, brightness, contrast, saturation) - expected)
+        assert difference.max() < 0.9                          # OpenCV has 10 bits for a factor
 
 
 def test_jitter_is_clipped():
