@@ -22,7 +22,6 @@ def _import_mxnet():
     if 'bool' not in np.__dict__:
         np.bool = bool  # removed in NumPy 1.24, used while MXNet is imported
     os.environ.setdefault('MXNET_SUBGRAPH_BACKEND', 'NONE')  # oneDNN subgraphs fail at the second inference
-    os.environ.setdefault('MXNET_SUBGRAPH_VERBOSE', '0')     # or it says so for every network that is bound
     try:
         import mxnet
     except ModuleNotFoundError as error:
