@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 
+from common.cuda_libraries import load_cuda_libraries
 from common.errors import UserError
 
 REMEDY = 'pip install mxnet==1.9.1 (CPU) or mxnet-cu112==1.9.1 (GPU)'
@@ -22,6 +23,8 @@ def _import_mxnet():
     if 'bool' not in np.__dict__:
         np.bool = bool  # removed in NumPy 1.24, used while MXNet is imported
     os.environ.setdefault('MXNET_SUBGRAPH_BACKEND', 'NONE')  # oneDNN subgraphs fail at the second inference
+    os.environ.setdefault('MXNET_SUBGRAPH_VERBOSE', '0')     # and a line per executor says that they are off
+    load_cuda_libraries()
     try:
         import mxnet
     except ModuleNotFoundError as error:
