@@ -16,8 +16,8 @@ network.r50 = EasyDict(net_name='fresnet', num_layers=50)
 network.r100 = EasyDict(net_name='fresnet', num_layers=100)
 network.y1 = EasyDict(net_name='fmobilefacenet', emb_size=128, net_output='GDC')
 network.y2 = EasyDict(net_name='fmobilefacenet', emb_size=256, net_output='GDC', net_blocks=[2, 8, 16, 4])
-network.demo = EasyDict(net_name='fmobilefacenet', emb_size=128, net_output='GDC', net_blocks=[1, 1, 1, 1],
-                        net_multiplier=0.25)
+network.demo = EasyDict(net_name='fmobilefacenet', emb_size=128, net_output='GDC', net_act='relu',
+                        net_blocks=[1, 1, 1, 1], net_multiplier=0.25)
 
 # Where num_classes and image_shape are not given, the file `property` of the set says them.
 dataset = EasyDict()

@@ -12,8 +12,8 @@ import sys
 import config
 from common.errors import UsageError, UserError
 from common.face_record import read_property
-from common.logs import logging_to_console
-from recognition.devices import num_cpu_devices, parse_devices
+from common.logs import log_to_file, logging_to_console
+from recognition.devices import contexts, num_cpu_devices, parse_devices
 from recognition.settings import SETTINGS, changed, checked, complete, preset, suggestion
 
 log = logging.getLogger('shardface')
@@ -187,7 +187,21 @@ def refuse_parameter_server(environ):
 
 def train(cfg, request):
     """Configuration and device Request -> parts -> Trainer. From here on MXNet is there."""
-    raise UserError('training is not wired yet')
+    from recognition.build import build_trainer
+    from symbols import get_backbone
+    prefix = prefix_of(cfg)
+    make_folder(os.path.dirname(prefix))
+    log_to_file('%s.log' % prefix)
+    trainer = build_trainer(cfg, get_backbone, contexts(request), prefix)
+    save_config(cfg, prefix)
+    trainer.fit()
+
+
+def make_folder(folder):
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UserError('cannot create %s: %s; choose another --models-root' % (folder, error.strerror)) from None
 
 
 def run(args):

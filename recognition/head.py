@@ -247,6 +247,10 @@ class HeadShard:
                   for edges in block_ranges(start, stop, size)]
         return cls(blocks, context, margin, keep_logits)
 
+    @property
+    def num_classes(self):
+        return sum(block.stop - block.start for block in self.blocks)
+
     def forward(self, unit, labels, measure):
         """unit (N, D) float32 on this context, labels (N,) int64 on the host -> Statistics of the shard."""
         num_rows = len(labels)

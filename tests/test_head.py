@@ -109,21 +109,22 @@ def test_softmax_without_bias():
     check_step(head, 'softmax', *random_batch(rng, 16, 30))
 
 
-def test_the_twin_has_the_right_gradients():
+@pytest.mark.parametrize('margins', LOSSES.values(), ids=list(LOSSES))
+def test_the_twin_has_the_right_gradients(margins):
     rng = np.random.RandomState(5)
-    label = np.array([0, 3, 3])
-    for loss, margins in LOSSES.items():
-        embedding, centers, bias = rng.randn(3, 4), rng.randn(5, 4), rng.randn(5)
-        def twin(centers, bias, margins=margins):
-            return DenseHead(centers, margins, 4.0, bias if margins is None else None)
-        _, d_embedding, d_centers, d_bias = twin(centers, bias).gradients(embedding, label)
-        by_embedding = numeric_gradient(lambda x: twin(centers, bias).gradients(x, label)[0], embedding)
-        by_centers = numeric_gradient(lambda x: twin(x, bias).gradients(embedding, label)[0], centers)
-        np.testing.assert_allclose(d_embedding, by_embedding, atol=1e-6, err_msg=loss)
-        np.testing.assert_allclose(d_centers, by_centers, atol=1e-6, err_msg=loss)
-        if margins is None:
-            by_bias = numeric_gradient(lambda x: twin(centers, x).gradients(embedding, label)[0], bias)
-            np.testing.assert_allclose(d_bias, by_bias, atol=1e-6)
+    label, embedding, centers, bias = np.array([0, 3, 3]), rng.randn(3, 4), rng.randn(5, 4), rng.randn(5)
+
+    def gradients(embedding, centers, bias):
+        return DenseHead(centers, margins, 4.0, bias if margins is None else None).gradients(embedding, label)
+
+    _, d_embedding, d_centers, d_bias = gradients(embedding, centers, bias)
+    numeric = numeric_gradient(lambda x: gradients(x, centers, bias)[0], embedding)
+    np.testing.assert_allclose(d_embedding, numeric, atol=1e-6)
+    numeric = numeric_gradient(lambda x: gradients(embedding, x, bias)[0], centers)
+    np.testing.assert_allclose(d_centers, numeric, atol=1e-6)
+    if margins is None:
+        numeric = numeric_gradient(lambda x: gradients(embedding, centers, x)[0], bias)
+        np.testing.assert_allclose(d_bias, numeric, atol=1e-6)
 
 
 @pytest.mark.parametrize('loss', LOSSES)

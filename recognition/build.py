@@ -1,0 +1,83 @@
+"""A checked configuration -> the parts of a training. Below this file nobody sees a configuration."""
+import inspect
+import logging
+import os
+from types import SimpleNamespace
+
+from common.errors import UsageError
+from common.verification import load_bin
+from recognition.backbone import Backbone
+from recognition.checkpoint import CheckpointRule, Checkpoints, take_pretrained
+from recognition.collective import LocalCollective
+from recognition.image_iter import get_face_image_iter
+from recognition.margin import Margin
+from recognition.optimizer import MultiStepSchedule, SolverOptions
+from recognition.parall_module import Head, ParallModule
+from recognition.trainer import Trainer, TrainerOptions
+from recognition.validation import Validator
+
+log = logging.getLogger('shardface')
+
+
+def build_trainer(cfg, get_backbone, contexts, prefix):
+    """cfg: complete configuration with dataset found; get_backbone: family name -> builder of its symbol."""
+    train_iter = build_iter(cfg, len(contexts))
+    cfg.num_classes = train_iter.num_classes
+    solver = SolverOptions(MultiStepSchedule(cfg.lr, cfg.lr_steps), cfg.mom, cfg.wd, cfg.fc7_lr_mult,
+                           cfg.fc7_wd_mult)
+    backbone = build_backbone(cfg, get_backbone, contexts, solver)
+    head = build_head(cfg, backbone.embedding_size, contexts)
+    log.info('%s: embedding of %d numbers; %d classes in shards of %s', cfg.network, backbone.embedding_size,
+             head.num_classes, ', '.join(str(shard.num_classes) for shard in head.shards))
+    checkpoints = Checkpoints(prefix, build_symbol(cfg, get_backbone), CheckpointRule(cfg.ckpt))
+    validator = Validator(load_targets(cfg), cfg.image_shape[:2])
+    options = TrainerOptions(cfg.frequent, cfg.verbose, cfg.max_steps, cfg.end_epoch)
+    return Trainer(ParallModule(backbone, head, solver), train_iter, validator, checkpoints, options)
+
+
+def build_iter(cfg, num_devices):
+    height, width, channels = cfg.image_shape
+    options = SimpleNamespace(**dict(cfg, batch_size=cfg.per_batch_size * num_devices))
+    return get_face_image_iter(options, (channels, height, width), os.path.join(cfg.dataset_path, 'train.rec'))
+
+
+def build_symbol(cfg, get_backbone, **precision):
+    """The network's symbol with those settings of cfg that its family has."""
+    builder = get_backbone(cfg.net_name)
+    known = inspect.signature(builder).parameters
+    settings = {name: value for name, value in cfg.items() if name in known}
+    return builder(embedding_size=cfg.emb_size, **settings, **precision)
+
+
+def build_backbone(cfg, get_backbone, contexts, solver):
+    precision = {}
+    if cfg.fp16:
+        precision = {'dtype': 'float16', 'half_products': contexts[0].device_type == 'gpu'}
+    height, width, channels = cfg.image_shape
+    backbone = Backbone(build_symbol(cfg, get_backbone, **precision), contexts, cfg.per_batch_size * len(contexts),
+                        (channels, height, width), cfg.seed)
+    if cfg.pretrained:
+        take_pretrained(backbone, cfg.pretrained, cfg.pretrained_epoch)
+    backbone.init_optimizer(solver, cfg.kvstore, cfg.fp16_scale if cfg.fp16 else 1.0, multi_precision=cfg.fp16)
+    return backbone
+
+
+def build_head(cfg, embedding_size, contexts):
+    if cfg.sample_ratio < 1:
+        raise UsageError('sample_ratio=%s: this version trains with all class centers, sample_ratio=1'
+                         % cfg.sample_ratio)
+    margin = None
+    if cfg.loss_name != 'softmax':
+        margin = Margin(cfg.loss_m1, cfg.loss_m2, cfg.loss_m3, cfg.loss_s)
+    return Head.initial(cfg.num_classes, embedding_size, contexts, margin, cfg.seed, LocalCollective(),
+                        block_size=cfg.head_block_size, with_bias=margin is None and not cfg.fc7_no_bias,
+                        keep_logits=cfg.head_memory != 'lean')
+
+
+def load_targets(cfg):
+    """The verification sets of val_targets that are there; the others are named in the log."""
+    paths = {name: os.path.join(cfg.dataset_path, name + '.bin') for name in cfg.val_targets}
+    missing = [path for path in paths.values() if not os.path.isfile(path)]
+    if missing:
+        log.warning('no verification on %s: not there', ', '.join(missing))
+    return [load_bin(path) for path in paths.values() if path not in missing]
