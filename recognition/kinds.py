@@ -22,7 +22,7 @@ class Kind:
 def whole(low=0, high=None):
     """A whole number in [low, high]."""
     def read(value):
-        number = int(value) if isinstance(value, str) else operator.index(value)
+        number = int(value if isinstance(value, str) else operator.index(value))
         return within(number, low, high)
     return Kind(read, 'a whole number %s' % bounds(low, high))
 
