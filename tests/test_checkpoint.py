@@ -1,0 +1,131 @@
+import os
+
+import numpy as np
+import pytest
+
+from common.errors import UserError
+from common.mxnet_loader import mx
+from recognition import checkpoint
+from recognition.checkpoint import CheckpointRule, Checkpoints
+from tests.test_parall_module import centers, curve
+from tests.tiny import EMBEDDING, NUM_CLASSES, SIZE, tiny_module, tiny_symbol
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """(prefix, module) after three steps on two devices, saved as number 1."""
+    module, prefix = tiny_module(2), str(tmp_path / 'model')
+    curve(module, 3)
+    assert Checkpoints(prefix, tiny_symbol(), CheckpointRule(2)).save(module, None) == [1]
+    return prefix, module
+
+
+def embed(symbol, arguments, auxiliary, images):
+    module = mx.mod.Module(symbol, label_names=None)
+    module.bind([('data', images.shape)], for_training=False)
+    module.set_params(arguments, auxiliary)
+    for _ in range(2):
+        module.forward(mx.io.DataBatch([mx.nd.array(images)]), is_train=False)
+    return module.get_outputs()[0].asnumpy()
+
+
+def test_plain_mxnet_loads_the_backbone(saved):
+    prefix, module = saved
+    images = np.random.RandomState(0).randint(0, 256, (12, 3, SIZE, SIZE)).astype(np.float32)
+    symbol, arguments, auxiliary = mx.model.load_checkpoint(prefix, 1)
+    assert symbol.list_outputs() == ['fc1_output'] and 'softmax_label' not in symbol.list_arguments()
+    np.testing.assert_allclose(embed(symbol, arguments, auxiliary, images), module.backbone.embed(images),
+                               rtol=1e-5, atol=1e-6)
+
+
+def test_half_parameters_are_saved_as_float32(tmp_path):
+    half = {'w': mx.nd.array([1.5, -2], dtype='float16')}
+    checkpoint.save_backbone(str(tmp_path / 'm'), 3, tiny_symbol(), half, {})
+    arguments, _ = checkpoint.load_backbone(str(tmp_path / 'm'), 3)
+    assert arguments['w'].dtype == np.float32 and list(arguments['w'].asnumpy()) == [1.5, -2]
+
+
+@pytest.mark.parametrize('num_devices', [1, 2, 3, 4])
+def test_another_number_of_shards_reads_the_head(saved, num_devices):
+    prefix, module = saved
+    other = tiny_module(num_devices, seed=9)
+    assert (centers(other) != centers(module)).any()
+    checkpoint.load_head(checkpoint.head_folder(prefix, 1), other.head)
+    np.testing.assert_array_equal(centers(other), centers(module))
+    for name in ('centers', 'momentum'):
+        rows = checkpoint.load_head_range(checkpoint.head_folder(prefix, 1), name, 3, 20)
+        assert rows.shape == (17, EMBEDDING) and rows.any()
+
+
+def test_the_head_is_plain_numpy_files_by_class_range(saved):
+    prefix, module = saved
+    names = sorted(os.listdir(checkpoint.head_folder(prefix, 1)))
+    assert names == ['centers-000000000-000000012.npy', 'centers-000000012-000000023.npy',
+                     'momentum-000000000-000000012.npy', 'momentum-000000012-000000023.npy']
+    first = np.load(str(checkpoint.head_folder(prefix, 1) / names[0]), allow_pickle=False)
+    np.testing.assert_array_equal(first, centers(module)[:12])
+
+
+def test_a_missing_range_is_named(saved):
+    folder = checkpoint.head_folder(saved[0], 1)
+    (folder / 'centers-000000012-000000023.npy').unlink()
+    with pytest.raises(UserError, match='no centers of class 12'):
+        checkpoint.load_head_range(folder, 'centers', 0, NUM_CLASSES)
+
+
+def test_pretrained_takes_what_fits(saved, caplog):
+    prefix, module = saved
+    other = tiny_module(1, seed=5)
+    caplog.set_level('INFO')
+    checkpoint.take_pretrained(other.backbone, prefix, 1)
+    for ours, theirs in zip(other.backbone.parameters(), module.backbone.parameters()):
+        for name in theirs:
+            np.testing.assert_array_equal(ours[name].asnumpy(), theirs[name].asnumpy())
+    assert '3 parameters taken; 0 keep their initial values; 0 not used' in caplog.text
+
+
+def test_pretrained_of_another_shape_is_listed(saved, tmp_path, caplog):
+    arguments, _ = checkpoint.load_backbone(saved[0], 1)
+    arguments['conv_weight'] = mx.nd.zeros((4, 3, 3, 3))
+    arguments['extra'] = mx.nd.zeros((1,))
+    checkpoint.save_backbone(str(tmp_path / 'odd'), 0, tiny_symbol(), arguments, {})
+    caplog.set_level('INFO')
+    checkpoint.take_pretrained(tiny_module().backbone, str(tmp_path / 'odd'), 0)
+    assert '2 parameters taken; 1 keep their initial values (conv_weight); 2 not used (conv_weight, extra)' \
+        in caplog.text
+
+
+def test_pretrained_that_is_not_there_or_not_ours(tmp_path):
+    backbone = tiny_module().backbone
+    with pytest.raises(UserError, match='no checkpoint at .*none-0001.params.*--pretrained'):
+        checkpoint.take_pretrained(backbone, str(tmp_path / 'none'), 1)
+    (tmp_path / 'junk-0001.params').write_bytes(b'not a parameter file at all')
+    with pytest.raises(UserError, match='junk-0001.params is not an MXNet parameter file'):
+        checkpoint.take_pretrained(backbone, str(tmp_path / 'junk'), 1)
+    mx.nd.save(str(tmp_path / 'other-0001.params'), {'arg:w': mx.nd.zeros((2,))})
+    with pytest.raises(UserError, match='another --network'):
+        checkpoint.take_pretrained(backbone, str(tmp_path / 'other'), 1)
+
+
+def test_what_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / 'file'
+    path.write_text('old')
+    with pytest.raises(RuntimeError), checkpoint.replacing(path) as temporary:
+        temporary.write_text('half')
+        raise RuntimeError
+    assert path.read_text() == 'old' and os.listdir(tmp_path) == ['file']
+
+
+def numbers(ckpt, accuracies):
+    rule = CheckpointRule(ckpt)
+    return [rule.numbers(accuracy) for accuracy in accuracies] + [rule.numbers(accuracies[-1], final=True)]
+
+
+def test_when_to_save():
+    accuracies = [0.6, 0.5, 0.7]
+    assert numbers(0, accuracies) == [[], [], [], []]
+    assert numbers(1, accuracies) == [[1], [], [2], [3]]
+    assert numbers(2, accuracies) == [[1], [2], [3], [4]]
+    assert numbers(3, accuracies) == [[0, 1], [0], [0, 1], [0]]
+    assert numbers(1, [None, None]) == [[1], [2], [3]]          # no verification set: saved all the same
+    assert numbers(3, [None, None]) == [[0, 1], [0, 1], [0, 1]]

@@ -1,0 +1,51 @@
+"""A training small enough for tests: random images, a network without batch statistics, a sharded head."""
+import numpy as np
+
+from common.mxnet_loader import mx
+from recognition.backbone import Backbone
+from recognition.collective import LocalCollective
+from recognition.margin import Margin
+from recognition.optimizer import MultiStepSchedule, SolverOptions
+from recognition.parall_module import Head, ParallModule
+
+NUM_CLASSES, SIZE, EMBEDDING = 23, 12, 16
+
+
+def tiny_symbol():
+    """Images (B, 3, 12, 12) -> fc1 (B, 16): no layer looks at more than one image."""
+    data = (mx.sym.Cast(mx.sym.Variable('data'), dtype='float32') - 127.5) * 0.0078125
+    data = mx.sym.Convolution(data, num_filter=8, kernel=(3, 3), stride=(2, 2), no_bias=True, name='conv')
+    data = mx.sym.Activation(data, act_type='relu')
+    return mx.sym.FullyConnected(data, num_hidden=EMBEDDING, name='fc1')
+
+
+def tiny_module(num_devices=1, batch_size=12, seed=0, lr=0.02, lr_steps=(), margin=(1, 0.5, 0), keep_logits=True):
+    contexts = [mx.cpu(device) for device in range(num_devices)]
+    solver = SolverOptions(MultiStepSchedule(lr, lr_steps))
+    backbone = Backbone(tiny_symbol(), contexts, batch_size, (3, SIZE, SIZE), seed)
+    backbone.init_optimizer(solver)
+    head = Head.initial(NUM_CLASSES, EMBEDDING, contexts, Margin(*margin, scale=16.0), seed, LocalCollective(),
+                        block_size=5, keep_logits=keep_logits)
+    return ParallModule(backbone, head, solver)
+
+
+class TinyIter(mx.io.DataIter):
+    """Batches that depend on the seed and their number only; each class has a colour."""
+
+    def __init__(self, batch_size=12, batches_per_epoch=5, seed=0):
+        super().__init__(batch_size)
+        self.batches_per_epoch, self.seed, self.epoch, self.wait_seconds = batches_per_epoch, seed, 0, 0.0
+        self._number = 0
+
+    def reset(self):
+        self.epoch, self._number = self.epoch + 1, 0
+
+    def next(self):
+        if self._number == self.batches_per_epoch:
+            raise StopIteration
+        rng = np.random.RandomState([self.seed, self.epoch, self._number])
+        self._number += 1
+        labels = rng.randint(0, NUM_CLASSES, self.batch_size)
+        colours = np.random.RandomState(99).randint(0, 256, (NUM_CLASSES, 3, SIZE, SIZE))
+        images = np.clip(colours[labels] + rng.randint(-20, 21, colours[labels].shape), 0, 255)
+        return mx.io.DataBatch([mx.nd.array(images, dtype='uint8')], [mx.nd.array(labels, dtype='int64')])
