@@ -81,7 +81,7 @@ class Batch:
 
     def __init__(self, records, draws, size):
         """records: see BatchDecoder.begin; draws (B, NUM_DRAWS)."""
-        self.records, self.draws = records, draws
+        self.records, self.draws = records, draws.tolist()
         self.images, self._images = shared_array((len(records), 3) + tuple(size), np.uint8)
         self.labels, self._labels = shared_array((len(records),), np.int64)
         self.corrupt = []                                      # (row, reason), appended by the tasks

@@ -83,6 +83,7 @@ class IndexedRecords:
 
     def __init__(self, face_set, positions):
         self._face_set, self._positions = face_set, positions
+        face_set.will_need(positions)
 
     def __len__(self):
         return len(self._positions)

@@ -231,6 +231,24 @@ def test_bad_record_later_names_key_and_files(tmp_path, monkeypatch):
         face_set.read(1)
 
 
+@pytest.mark.parametrize('memory, asked', [(10**12, 0), (0, 3)])
+def test_large_files_are_read_ahead(tmp_path, monkeypatch, memory, asked):
+    monkeypatch.setattr('common.face_record.physical_memory', lambda: memory)
+    ranges = []
+    with open_face_set(plain_set(tmp_path, [0, 1, 2, 3])) as face_set:
+        monkeypatch.setattr(face_set.record_file, 'will_need', lambda *args: ranges.append(args))
+        face_set.will_need(np.array([3, 0, 2], np.int32))
+        assert [start for start, _ in ranges] == face_set.offsets[[3, 0, 2]][:asked].tolist()
+
+
+def test_reading_ahead_changes_nothing(tmp_path):
+    with open_face_set(plain_set(tmp_path, [0, 1, 2, 3])) as face_set:
+        before = [bytes(face_set.read(position)) for position in range(4)]
+        for offset in face_set.offsets.tolist():
+            face_set.record_file.will_need(offset, 10**6)
+        assert [bytes(face_set.read(position)) for position in range(4)] == before
+
+
 def test_property_round_trip(tmp_path):
     assert read_property(str(tmp_path)) is None
     write_property(str(tmp_path), Property(85742, 112, 96))
