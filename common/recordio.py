@@ -9,6 +9,7 @@ On disk, all numbers little-endian:
     .idx     text, one line per record: key, tab, offset of the record in the .rec
 A float32 label holds class ids exactly up to 2**24 = 16,777,216.
 """
+import array
 import collections
 import errno
 import mmap
@@ -70,7 +71,86 @@ def padded(size):
     return (size + 3) & ~3
 
 
-class RecordFile:
+class RecordView:
+    """Records in memory. Any number of threads may read them at once."""
+
+    def __init__(self, path, view):
+        """path: what messages call it; view: memoryview of bytes that begin with a record."""
+        self.path, self.size, self._view = path, len(view), view
+
+    def read(self, offset):
+        """Payload of the record at `offset` as a memoryview; a record of several parts is joined into bytes.
+
+        UserError names file and offset if no record begins there or if the file ends inside it.
+        """
+        kind, start, stop = self._part(offset)
+        if kind == WHOLE:
+            return self._view[start:stop]
+        return MAGIC_BYTES.join(bytes(self._view[start:stop]) for start, stop in self._parts(offset))
+
+    def end_of(self, offset):
+        """Offset just after the record at `offset`, padding included. UserError as for read."""
+        for _, stop in self._parts(offset):
+            end = padded(stop)
+        return end
+
+    def walk(self, start=0):
+        """Yield (offset, payload) of all records from `start` to the end of the file."""
+        offset = start
+        while offset < self.size:
+            yield offset, self.read(offset)
+            offset = self.end_of(offset)
+
+    def starts(self):
+        """Offsets of all records, int64 (n,). Looks at their headers only, a million in half a second.
+
+        UserError as for read.
+        """
+        found, offset, head_at, view = array.array('q'), 0, _HEAD.unpack_from, self._view
+        last = self.size - HEAD_SIZE
+        while offset < self.size:
+            magic, lrec = head_at(view, offset) if offset <= last else (0, 0)
+            end = offset + HEAD_SIZE + lrec
+            found.append(offset)
+            if magic == MAGIC and lrec <= MAX_DATA and end <= self.size:
+                offset = (end + 3) & ~3
+            else:
+                offset = self.end_of(offset)                   # several parts, or an error
+        return np.frombuffer(found, np.int64)
+
+    def _part(self, offset):
+        """(kind, start, stop) of the data of one part. UserError if it is not whole."""
+        if not 0 <= offset <= self.size - HEAD_SIZE:
+            raise UserError('%s truncated: record at offset %d needs at least %d bytes, the file has %d'
+                            % (self.path, offset, HEAD_SIZE, self.size))
+        magic, lrec = _HEAD.unpack_from(self._view, offset)
+        if magic != MAGIC:
+            raise UserError('%s: no record at offset %d (magic 0x%08x instead of 0x%08x): the file is damaged, or '
+                            'the .idx belongs to another file' % (self.path, offset, magic, MAGIC))
+        start = offset + HEAD_SIZE
+        stop = start + (lrec & MAX_DATA)
+        if stop > self.size:
+            raise UserError('%s truncated: record at offset %d needs %d bytes, the file ends after %d'
+                            % (self.path, offset, stop - offset, self.size - offset))
+        return lrec >> 29, start, stop
+
+    def _parts(self, offset):
+        """Yield (start, stop) of the data of all parts of one record."""
+        kind, start, stop = self._part(offset)
+        if kind not in (WHOLE, FIRST):
+            raise UserError('%s: offset %d is inside a record of several parts, not at its beginning'
+                            % (self.path, offset))
+        yield start, stop
+        while kind in (FIRST, MIDDLE):
+            part = padded(stop)
+            kind, start, stop = self._part(part)
+            if kind not in (MIDDLE, LAST):
+                raise UserError('%s: record at offset %d lacks its last part (another begins at %d)'
+                                % (self.path, offset, part))
+            yield start, stop
+
+
+class RecordFile(RecordView):
     """A .rec file mapped read-only. Any number of threads may read it at once."""
 
     def __init__(self, path):
@@ -108,29 +188,6 @@ class RecordFile:
             pass  # payloads are still in use: the map goes with the last of them
         self._map = None
 
-    def read(self, offset):
-        """Payload of the record at `offset` as a memoryview; a record of several parts is joined into bytes.
-
-        UserError names file and offset if no record begins there or if the file ends inside it.
-        """
-        kind, start, stop = self._part(offset)
-        if kind == WHOLE:
-            return self._view[start:stop]
-        return MAGIC_BYTES.join(bytes(self._view[start:stop]) for start, stop in self._parts(offset))
-
-    def end_of(self, offset):
-        """Offset just after the record at `offset`, padding included. UserError as for read."""
-        for _, stop in self._parts(offset):
-            end = padded(stop)
-        return end
-
-    def walk(self, start=0):
-        """Yield (offset, payload) of all records from `start` to the end of the file."""
-        offset = start
-        while offset < self.size:
-            yield offset, self.read(offset)
-            offset = self.end_of(offset)
-
     def words(self, offsets, index):
         """uint32 number `index` of the records at many offsets (multiples of 4): 0 magic, 1 lrec, 2 flag ...
 
@@ -143,37 +200,6 @@ class RecordFile:
         if hasattr(self._map, 'madvise'):
             begin = offset - offset % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_WILLNEED, begin, min(offset + size, self.size) - begin)
-
-    def _part(self, offset):
-        """(kind, start, stop) of the data of one part. UserError if it is not whole."""
-        if not 0 <= offset <= self.size - HEAD_SIZE:
-            raise UserError('%s truncated: record at offset %d needs at least %d bytes, the file has %d'
-                            % (self.path, offset, HEAD_SIZE, self.size))
-        magic, lrec = _HEAD.unpack_from(self._view, offset)
-        if magic != MAGIC:
-            raise UserError('%s: no record at offset %d (magic 0x%08x instead of 0x%08x): the file is damaged, or '
-                            'the .idx belongs to another file' % (self.path, offset, magic, MAGIC))
-        start = offset + HEAD_SIZE
-        stop = start + (lrec & MAX_DATA)
-        if stop > self.size:
-            raise UserError('%s truncated: record at offset %d needs %d bytes, the file ends after %d'
-                            % (self.path, offset, stop - offset, self.size - offset))
-        return lrec >> 29, start, stop
-
-    def _parts(self, offset):
-        """Yield (start, stop) of the data of all parts of one record."""
-        kind, start, stop = self._part(offset)
-        if kind not in (WHOLE, FIRST):
-            raise UserError('%s: offset %d is inside a record of several parts, not at its beginning'
-                            % (self.path, offset))
-        yield start, stop
-        while kind in (FIRST, MIDDLE):
-            part = padded(stop)
-            kind, start, stop = self._part(part)
-            if kind not in (MIDDLE, LAST):
-                raise UserError('%s: record at offset %d lacks its last part (another begins at %d)'
-                                % (self.path, offset, part))
-            yield start, stop
 
 
 class RecordWriter:
