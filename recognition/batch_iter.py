@@ -1,0 +1,151 @@
+"""What readers of training images have in common: batches, epochs, resuming, time spent waiting."""
+import logging
+import os
+import time
+
+import numpy as np
+
+from common.errors import UsageError, UserError
+from common.face_labels import check_labels, infer_num_classes
+from common.face_record import FLOAT32, max_classes, read_property
+from common.mxnet_loader import mx
+from recognition.batch_decoder import BatchDecoder, CorruptRecords, RecordDecoder
+
+log = logging.getLogger('shardface')
+
+BATCHES_AHEAD = 4                    # being decoded while one is used
+ORDER, AUGMENT, WINDOW = 1, 2, 3     # streams of random numbers
+_SEED_RANGE = 1 << 32
+
+
+def seeded(rng, *key):
+    """Begin the stream of random numbers that belongs to some whole numbers. (A new RandomState costs 0.2 ms.)"""
+    rng.seed([number % _SEED_RANGE for number in key])
+    return rng
+
+
+class FaceBatchIter(mx.io.DataIter):
+    """Batches of images: data (B, 3, H, W) uint8, RGB; softmax_label (B,) int64.
+
+    Every epoch has batches_per_epoch batches, floor(num_samples / (B * world_size)). next() raises StopIteration at
+    the epoch's end; reset() then begins the next epoch. A reader calls _start() when it knows its set, and has
+        _begin_order(batch)   put the images of epoch self.epoch in order; `batch` is the first that is asked for
+        _records(batch)       records of that batch for BatchDecoder; asked for one after the other
+        _spare(number)        (payload, name) of the image that stands in for the number-th corrupt one
+    """
+
+    def __init__(self, batch_size, data_shape, seed, rank, world_size, threads):
+        data_shape = tuple(data_shape)
+        super().__init__(batch_size)
+        _check_arguments(batch_size, data_shape, rank, world_size, threads)
+        self.seed, self.epoch, self.rank, self.world_size, self._threads = seed, 0, rank, world_size, threads
+        self.wait_seconds = 0.0
+        self.provide_data = [mx.io.DataDesc('data', (batch_size,) + data_shape, 'uint8')]
+        self.provide_label = [mx.io.DataDesc('softmax_label', (batch_size,), 'int64')]
+        self._rng = np.random.RandomState()
+
+    def _start(self, path, num_samples, classes, augment):
+        """Begin the first epoch. num_samples: images of an epoch, of all processes together; classes: of
+        check_classes. UserError if they do not make one batch.
+        """
+        self.label_format, self.num_classes = classes
+        self.num_samples, global_batch = num_samples, self.batch_size * self.world_size
+        self.batches_per_epoch = num_samples // global_batch
+        if self.batches_per_epoch == 0:
+            raise UserError('%d images < global batch %d (%d per process x %d processes) in %s: lower per_batch_size'
+                            % (num_samples, global_batch, self.batch_size, self.world_size, path))
+        self._augment = augment
+        self._corrupt = CorruptRecords(self.batches_per_epoch * self.batch_size)
+        decoder = RecordDecoder(self.provide_data[0].shape[2:], self.num_classes, self.label_format, augment)
+        self._decoder = BatchDecoder(decoder, self._corrupt, self._threads)
+        self._begin_epoch()
+
+    def _begin_epoch(self, batch=0, spares=0):
+        self._decoder.drop()
+        self._begin_order(batch)
+        self._corrupt.begin_epoch()
+        self._taken = self._begun = batch                      # batches of this epoch
+        self._spares = spares                                  # images of this epoch that stood in for corrupt ones
+
+    def reset(self):
+        """Begin the next epoch; nothing happens if no batch of this one was taken yet."""
+        if self._taken:
+            self.epoch += 1
+            self._begin_epoch()
+
+    def state(self):
+        """Where the iterator stands, for restore(): whole numbers in a dict."""
+        return {'epoch': self.epoch, 'batch': self._taken, 'spares': self._spares}
+
+    def restore(self, state):
+        """Continue where another iterator with the same arguments was when it gave this state()."""
+        self.epoch = state['epoch']
+        self._begin_epoch(state['batch'], state['spares'])
+
+    def next(self):
+        """DataBatch(data=[(B, 3, H, W) uint8], label=[(B,) int64]); what went wrong in a thread is raised here."""
+        if self._taken == self.batches_per_epoch:
+            raise StopIteration
+        start = time.perf_counter()
+        self._begin_batches()
+        images, labels = self._decoder.take(self._next_spare)
+        self._taken += 1
+        self._begin_batches()
+        self.wait_seconds += time.perf_counter() - start
+        if self.epoch == 0:
+            self._look_at(labels)
+        return mx.io.DataBatch(data=[images], label=[labels], pad=0)
+
+    def _begin_batches(self):
+        """Keep the threads busy."""
+        while len(self._decoder) < BATCHES_AHEAD and self._begun < self.batches_per_epoch and self._can_begin():
+            rows = slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
+            rng = seeded(self._rng, self.seed, self.epoch, AUGMENT, self._begun)
+            draws = self._augment.draw(rng, self.batch_size * self.world_size)[rows]
+            self._decoder.begin(self._records(self._begun), draws)
+            self._begun += 1
+
+    def _can_begin(self):
+        """False to put off what is not urgent."""
+        return True
+
+    def _look_at(self, labels):
+        """Sees the labels (MXNet array) of every batch of the first epoch."""
+
+    def _next_spare(self):
+        self._spares += 1
+        return self._spare(self._spares - 1)
+
+    def close(self):
+        """End the threads and give up the files."""
+        self._decoder.close()
+
+
+def _check_arguments(batch_size, data_shape, rank, world_size, threads):
+    if len(data_shape) != 3 or data_shape[0] != 3 or min(data_shape) < 1:
+        raise UsageError('image_shape %s: (3, height, width) is needed' % (data_shape,))
+    if batch_size < 1:
+        raise UsageError('batch_size %s: at least one image is needed' % batch_size)
+    if not 0 <= rank < world_size:
+        raise UsageError('rank %s of %s processes does not exist' % (rank, world_size))
+    if threads is not None and threads < 1:
+        raise UsageError('data_threads %s: at least one thread is needed' % threads)
+
+
+def check_classes(face_set, num_classes):
+    """(label_format, num_classes) as property, argument and labels say. UserError if they contradict each other.
+
+    num_classes: None for what `property` or the labels say.
+    """
+    folder = os.path.dirname(face_set.path)
+    found = read_property(folder)
+    label_format = found.label_format if found else FLOAT32
+    if found and num_classes and found.num_classes != num_classes:
+        raise UserError('num_classes is %d, but %s says %d' % (
+            num_classes, os.path.join(folder, 'property'), found.num_classes))
+    num_classes = num_classes or (found.num_classes if found else infer_num_classes(face_set, label_format))
+    if num_classes > max_classes(label_format):
+        raise UserError('%s: %d classes need labels of two numbers (label_format=split24 in property): float32 holds '
+                        'class ids up to 2**24 only' % (face_set.path, num_classes))
+    check_labels(face_set, num_classes, label_format)
+    return label_format, num_classes
