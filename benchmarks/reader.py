@@ -1,9 +1,9 @@
 """How fast training images are read, against the limit (decoding alone) and MXNet's own reader.
 
-    python -m benchmarks.reader [--images 40000] [--threads 1 2] [--rounds 3]
+    python -m benchmarks.reader [--images 40000] [--turn 10000] [--threads 1 2] [--rounds 7]
 
-A set of 112x112 JPEGs of about 7 KB is made in a temporary folder. The readers take turns; every figure is the
-median of the rounds, and figures of different runs should not be compared, their ratios can.
+A set of 112x112 JPEGs of about 7 KB is made in a temporary folder. The readers take short turns. Rates are medians
+of the rounds, and so are the ratios, each taken within one round: figures of different runs cannot be compared.
   limit      cv2.imdecode of the same bytes, held in memory, on as many threads: no file, no labels, no batches
   indexed    FaceImageIter: shuffled, mirrored, uint8 batches
   peers      mx.io.ImageRecordUInt8Iter and mx.io.ImageRecordIter (float32) on the same file: not shuffled over the
@@ -12,8 +12,6 @@ median of the rounds, and figures of different runs should not be compared, thei
 import argparse
 import concurrent.futures
 import os
-import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -106,14 +104,10 @@ READERS = {
 
 def compare(path, num_images, threads, rounds):
     """Print the table for one number of threads."""
-    rates = {name: [] for name in READERS}
-    for _ in range(rounds):
-        for name, reader in READERS.items():
-            rates[name].append(reader(path, num_images, threads))
-    limit = statistics.median(rates['limit: cv2.imdecode alone'])
-    for name, values in rates.items():
-        median = statistics.median(values)
-        print('| %s | %d | %.0f | %.2f |' % (name, threads, median, median / limit))
+    rates = np.array([[reader(path, num_images, threads) for reader in READERS.values()] for _ in range(rounds)])
+    medians, ratios = np.median(rates, axis=0), np.median(rates / rates[:, :1], axis=0)
+    for name, median, ratio in zip(READERS, medians, ratios):
+        print('| %s | %d | %.0f | %.2f |' % (name, threads, median, ratio))
 
 
 def index_lines(path, count):
@@ -124,23 +118,24 @@ def index_lines(path, count):
 
 
 def load_index(count):
-    """Print time and memory of reading an index of `count` lines; in a process of its own, for the memory."""
-    code = ('import resource, sys, time; from common.record_index import read_index; start = time.perf_counter();'
+    """Print time and memory of reading an index of `count` lines (Linux); in a process of its own, for the memory."""
+    code = ('import re, sys, time; from common.record_index import read_index; start = time.perf_counter();'
             'read_index(sys.argv[1]); print(time.perf_counter() - start,'
-            'resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)')
+            're.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read()).group(1))')
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, 'train.idx')
         index_lines(path, count)
         output = subprocess.run([sys.executable, '-c', code, path], check=True, capture_output=True, text=True).stdout
-    seconds, mib = map(float, output.split())
-    print('\nindex of %d lines: %.2f s, peak memory of the process %.0f MiB' % (count, seconds, mib))
+    seconds, peak_kib = map(float, output.split())
+    print('\nindex of %d lines: %.2f s, peak memory of the process %.0f MiB' % (count, seconds, peak_kib / 1024))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--images', type=int, default=40000, help='images of the set (default %(default)s)')
     parser.add_argument('--threads', type=int, nargs='+', default=[1, 2], help='numbers of threads to try')
-    parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument('--turn', type=int, default=10000, help='images read per turn (default %(default)s)')
+    parser.add_argument('--rounds', type=int, default=7)
     parser.add_argument('--index-lines', type=int, default=10000000, help='0: leave this part out')
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -149,8 +144,7 @@ def main():
               % (args.images, size / 1000, BATCH, args.rounds, os.cpu_count(), cv2.__version__, mx.__version__))
         print('| reader | threads | images/s | of the limit |\n|---|---|---|---|')
         for threads in args.threads:
-            compare(path, args.images, threads, args.rounds)
-    print('\npeak memory of this process: %.0f MiB' % (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+            compare(path, args.turn, threads, args.rounds)
     if args.index_lines:
         load_index(args.index_lines)
 
