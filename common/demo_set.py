@@ -37,11 +37,11 @@ def ensure_demo_set(folder, seed=0):
     may call this at once: one works, the others wait. UserError if the folder holds anything else.
     """
     folder = os.path.abspath(folder)
-    if _is_there(folder, seed):
-        return folder
     parent, name = os.path.split(folder)
     partial = os.path.join(parent, '.%s.partial' % name)
     try:
+        if _is_there(folder, seed):
+            return folder
         lock = _lock_folder(partial)
         try:
             _empty(partial)

@@ -68,6 +68,15 @@ def test_reads_every_protocol_of_python_3(tmp_path, form, protocol):
     assert all(type(image) is bytes for image in vset.images)
 
 
+@pytest.mark.parametrize('form', ['scalars', 'flags', 'uint8', 'object'])
+def test_reads_the_names_of_every_numpy(tmp_path, form):
+    """NumPy 2 calls its insides numpy._core."""
+    content = pickle.dumps(numpy_forms()[form], 2).replace(b'numpy._core', b'numpy.core')
+    for package in (b'numpy.core', b'numpy._core'):
+        (tmp_path / 'x.bin').write_bytes(content.replace(b'numpy.core', package))
+        assert load_bin(str(tmp_path / 'x.bin')).images == IMAGES
+
+
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=5), st.randoms())
 @settings(max_examples=30, deadline=None)
 def test_what_is_written_is_read(tmp_path_factory, images, random):
