@@ -3,6 +3,19 @@ from common.errors import UserError
 from common.mxnet_loader import mx
 
 
+class FloatXavier(mx.init.Xavier):
+    """Xavier's normal numbers for residual networks, drawn in float32 whatever the weight's type is, so that a
+    half precision run starts from the rounded weights of the float32 run with its seed."""
+
+    def __init__(self):
+        super().__init__(rnd_type='gaussian', factor_type='out', magnitude=2)
+
+    def _init_weight(self, name, arr):
+        drawn = mx.nd.zeros(arr.shape, ctx=arr.context)
+        super()._init_weight(name, drawn)
+        arr[:] = drawn
+
+
 class Backbone:
     """B images per step over all contexts of this process; each context takes B / len(contexts)."""
 
@@ -16,7 +29,7 @@ class Backbone:
         images = mx.io.DataDesc('data', (batch_size,) + self.image_shape, dtype='uint8')
         self._module.bind(data_shapes=[images], for_training=True)
         mx.random.seed(seed)
-        self._module.init_params(mx.init.Xavier(rnd_type='gaussian', factor_type='out', magnitude=2))
+        self._module.init_params(FloatXavier())
 
     @property
     def embedding_size(self):
