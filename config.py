@@ -26,7 +26,8 @@ dataset.retina = EasyDict(dataset_path='../datasets/ms1m-retinaface-t1', num_cla
 dataset.glint360k = EasyDict(dataset_path='../datasets/glint360k', num_classes=360232, image_shape=[112, 112, 3])
 dataset.casia = EasyDict(dataset_path='../datasets/faces_webface_112x112')
 dataset.webface42m = EasyDict(dataset_path='../datasets/webface42m')
-dataset.demo = EasyDict(dataset_path='./datasets/demo', val_targets=['demo'])       # rendered on first use
+dataset.demo = EasyDict(dataset_path='./datasets/demo', val_targets=['demo'],        # rendered on first use
+                        per_batch_size=32, lr_steps=[400, 520], max_steps=600, verbose=100)
 
 loss = EasyDict()
 loss.softmax = EasyDict(loss_name='softmax')

@@ -11,7 +11,7 @@ log = logging.getLogger('shardface')
 def formatter(rank, world_size):
     """Time and message; of which process, if there are several."""
     process = '' if world_size == 1 else 'rank %d ' % rank
-    return logging.Formatter('%(asctime)s ' + process + '%(levelname)s %(message)s')
+    return logging.Formatter('%(asctime)s ' + process + '%(levelname)s %(message)s', '%Y-%m-%d %H:%M:%S')
 
 
 @contextlib.contextmanager
