@@ -135,7 +135,7 @@ class BatchDecoder:
         is raised here, at once and every time.
         """
         batch = self._batches[0]
-        self._wait(batch.tasks)
+        wait_for(batch.tasks)
         for row, reason in sorted(batch.corrupt):
             self.corrupt.add(batch.records.name(row), reason)
             self._replace(batch, row, next_spare)
@@ -152,17 +152,6 @@ class BatchDecoder:
             except ValueError as error:
                 raise UserError('%s (%s)' % (error, name)) from None
 
-    @staticmethod
-    def _wait(tasks):
-        while True:
-            late = concurrent.futures.wait(tasks, PATIENCE_SECONDS, concurrent.futures.FIRST_EXCEPTION).not_done
-            for task in tasks:
-                if task.done():
-                    task.result()
-            if not late:
-                return
-            log.warning('no batch for %d s: reading the images takes very long', PATIENCE_SECONDS)
-
     def drop(self):
         """Forget all batches that were begun; returns when no thread works on them any more."""
         tasks = [task for batch in self._batches for task in batch.tasks]
@@ -175,6 +164,18 @@ class BatchDecoder:
         """End the threads."""
         self.drop()
         self._pool.shutdown()
+
+
+def wait_for(tasks):
+    """Returns when all tasks are done; raises the error of the first that fails. A line in the log if it takes long."""
+    while True:
+        late = concurrent.futures.wait(tasks, PATIENCE_SECONDS, concurrent.futures.FIRST_EXCEPTION).not_done
+        for task in tasks:
+            if task.done():
+                task.result()
+        if not late:
+            return
+        log.warning('no batch for %d s: reading the images takes very long', PATIENCE_SECONDS)
 
 
 def usable_cores():

@@ -58,7 +58,11 @@ class FaceBatchIter(mx.io.DataIter):
         self._corrupt = CorruptRecords(self.batches_per_epoch * self.batch_size)
         decoder = RecordDecoder(self.provide_data[0].shape[2:], self.num_classes, self.label_format, augment)
         self._decoder = BatchDecoder(decoder, self._corrupt, self._threads)
-        self._begin_epoch()
+        try:
+            self._begin_epoch()
+        except BaseException:
+            self.close()
+            raise
 
     def _begin_epoch(self, batch=0, spares=0):
         self._decoder.drop()

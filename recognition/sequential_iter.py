@@ -1,8 +1,136 @@
-"""Shuffled sets without an index, read front to back."""
-from common.errors import UserError
+"""Training images of a shuffled set without an index: read front to back, shuffled again in memory.
+
+The order is a function of (seed, epoch, rank); see shuffle_buffer. Of the n images of an epoch, the process of
+rank r sees those of its part; with B images per batch and R processes all of them take
+floor(n / (B * R)) batches. What is left over, others in every epoch, stands in for corrupt images.
+"""
+import logging
+
+import numpy as np
+
+from common.errors import UsageError
+from common.face_labels import images_of_large_classes
+from common.sequential_set import open_sequential_set
+from recognition.augment import Augment
+from recognition.batch_iter import FaceBatchIter, check_classes
+from recognition.mixing import SORTED_EXCESS, MixtureMeter, measure_stored_order
+from recognition.shuffle_buffer import ChunkTable, EpochPlan, RecordStream
+
+log = logging.getLogger('shardface')
+
+MEGABYTE = 1 << 20
+MAX_SPARES = 1024                    # images kept in memory to stand in for corrupt ones, besides what is left over
 
 
-def get_sequential_face_iter(path_imgrec, **options):
-    """Takes what FaceImageIter takes. UserError: such sets are not read yet."""
-    raise UserError('is_shuffled_rec=True: %s is a shuffled set, which this version does not read; train on the '
-                    'indexed set it was made from with is_shuffled_rec=False' % path_imgrec)
+def get_sequential_face_iter(path_imgrec, record_reader='threaded', **options):
+    """SequentialFaceIter; options: its arguments."""
+    if record_reader != 'threaded':
+        raise UsageError('record_reader=%s: shuffled sets are read by record_reader=threaded only' % record_reader)
+    return SequentialFaceIter(path_imgrec, **options)
+
+
+class StreamedRecords:
+    """The records of one batch, for BatchDecoder."""
+
+    def __init__(self, rows):
+        """rows: (window, row) pairs."""
+        self._rows = rows
+
+    def __len__(self):
+        return len(self._rows)
+
+    def payload(self, row):
+        window, number = self._rows[row]
+        return window.payload(number)
+
+    def name(self, row):
+        window, number = self._rows[row]
+        return window.name(number)
+
+
+class SequentialFaceIter(FaceBatchIter):
+    """Batches of a shuffled set."""
+
+    def __init__(self, path_imgrec, batch_size, data_shape, num_classes=None, seed=0, rank=0, world_size=1,
+                 shuffle=True, threads=None, rand_mirror=False, cutoff=0, color=0, images_filter=0,
+                 shuffle_chunk_size=256):
+        """As FaceImageIter; shuffle_chunk_size: memory for the shuffling, MB (2**20 bytes).
+
+        The batches begin when the first half of that memory, or the whole set, is filled.
+        """
+        super().__init__(batch_size, data_shape, seed, rank, world_size, threads)
+        if shuffle_chunk_size < 1:
+            raise UsageError('shuffle_chunk_size %s: at least 1 (MB) is needed' % shuffle_chunk_size)
+        self._shuffle, self._buffer_size = shuffle, shuffle_chunk_size * MEGABYTE
+        self._stream, self._meter = None, MixtureMeter()
+        with open_sequential_set(path_imgrec) as found:
+            classes = check_classes(found, num_classes)
+            kept = self._select(found, images_filter, classes[0])
+            self._table = ChunkTable(found, kept, self._buffer_size)
+            self._look_at_stored_order(found, classes[0])
+            self.path = found.path
+        self._start(self.path, int(self._table.counts.sum()), classes, Augment(rand_mirror, color, cutoff))
+        log.info('%s: %d images, %d classes, read front to back in %d chunks and shuffled in %d MB; %d batches of %d '
+                 'per epoch, seed %d, %d decoding threads', self.path, self.num_samples, self.num_classes,
+                 len(self._table), shuffle_chunk_size, self.batches_per_epoch, batch_size, seed,
+                 self._decoder.num_threads)
+
+    @staticmethod
+    def _select(found, images_filter, label_format):
+        """(n,) bool: which images to train on; None for all."""
+        if images_filter < 2:
+            return None
+        kept = np.zeros(found.num_images, bool)
+        kept[images_of_large_classes(found, images_filter, label_format)] = True
+        return kept
+
+    def _look_at_stored_order(self, found, label_format):
+        repeats, self._chance = measure_stored_order(found, label_format)
+        if repeats - self._chance > SORTED_EXCESS * (1 - self._chance):
+            log.warning('%s: %.0f %% of neighbouring records have the same label: the set is sorted by label, which '
+                        'trains badly; convert it with common/rec2shufrec.py', found.path, 100 * repeats)
+
+    def _begin_order(self, batch):
+        self._close_stream()
+        plan = EpochPlan(self._table, self._buffer_size, (self.seed, self.epoch), self.rank, self.world_size,
+                         self._shuffle)
+        left_over = sum(plan.counts) - self.batches_per_epoch * self.batch_size
+        self._stream = RecordStream(self._table, plan)
+        self._keep_spares(left_over)
+        if 0 < batch < self.batches_per_epoch:
+            self._stream.close()
+            self._stream = RecordStream(self._table, plan, left_over + batch * self.batch_size)
+
+    def _keep_spares(self, left_over):
+        """The stream begins with what the batches leave over, and the first images of the batches come a second time
+        if that is not enough.
+        """
+        again = min(self._corrupt.limit, MAX_SPARES, self.batches_per_epoch * self.batch_size)
+        rows = self._stream.take(left_over + again)
+        self._spare_images = [(bytes(window.payload(row)), window.name(row)) for window, row in rows]
+        self._stream.put_back(rows[left_over:])
+
+    def _spare(self, number):
+        return self._spare_images[number % len(self._spare_images)]
+
+    def _can_begin(self):
+        return len(self._decoder) == 0 or self._stream.ready(self.batch_size)
+
+    def _records(self, batch):
+        return StreamedRecords(self._stream.take(self.batch_size))
+
+    def _look_at(self, labels):
+        self._meter.add(labels.asnumpy())
+        if self._taken == self.batches_per_epoch:
+            log.info('order of the first epoch: %.2f %% of neighbouring images have the same label (%.2f %% by chance);'
+                     ' %.1f different labels among the %d images of a batch', 100 * self._meter.repeats,
+                     100 * self._chance, self._meter.distinct, self.batch_size)
+
+    def _close_stream(self):
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def close(self):
+        super().close()
+        self._close_stream()
