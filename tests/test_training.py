@@ -11,7 +11,7 @@ import pytest
 import train_parall
 from common.mxnet_loader import mx
 from common.recordio import pack
-from common.verification import VerificationSet, write_bin
+from common.verification import write_bin
 from tests.conftest import ROOT
 from tests.make_real import write_real_set
 from tests.make_sets import cut, identity_set, jpeg, plain_set
@@ -129,7 +129,7 @@ def test_from_another_folder_in_a_process_of_its_own(tmp_path):
     command = [sys.executable, '-u', str(ROOT / 'train_parall.py'), *SMALL, '--dataset-path', os.path.dirname(path),
                '--models-root', 'here']
     done = subprocess.run(command, cwd=str(tmp_path), stderr=subprocess.PIPE, timeout=120, check=False,
-                          universal_newlines=True)
+                          text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / 'here' / 'demo-arcface-casia' / 'model-0001.params').is_file()
 
