@@ -1,5 +1,6 @@
 """What the one importer of MXNet says about an environment that cannot work: one line with the remedy."""
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -66,3 +67,29 @@ def test_numpy_without_bool_is_mended(tmp_path):
 
 def test_this_environment_works(tmp_path):
     assert load_mxnet(tmp_path) == 'loaded 1.9.1'
+
+
+# Set-up: what README, .ci/run and setup.py say
+
+def readme_commands():
+    text = (ROOT / 'README.md').read_text(encoding='utf-8')
+    return [line for line in text.splitlines() if line.startswith('python3 -m venv')]
+
+
+def test_readme_sets_up_with_two_commands():
+    train, test = readme_commands()
+    assert "pip install -e '.[cpu]'" in train and 'train_parall.py --dataset demo' in train
+    assert "pip install -e '.[cpu,test]'" in test and test.endswith('-m pytest')
+
+
+def test_ci_runs_the_command_of_the_readme():
+    extraction = [line for line in (ROOT / '.ci' / 'run').read_text().splitlines() if 'README.md)' in line]
+    found = subprocess.run(['bash', '-c', extraction[0] + '; echo "$set_up_and_test"'], cwd=str(ROOT),
+                           capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == readme_commands()[1]
+
+
+def test_readme_names_files_that_are_there():
+    text = (ROOT / 'README.md').read_text(encoding='utf-8')
+    named = re.findall(r'`((?:common|recognition|symbols|docs|tests)/[\w./]*|\w+\.py)`', text)
+    assert len(named) > 15 and all((ROOT / path).exists() for path in named), named

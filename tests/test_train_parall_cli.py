@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import train_parall
 from common.errors import UsageError, UserError
 from common.face_record import Property, write_property
-from recognition.devices import Request, num_cpu_devices, parse_devices, resolve
+from common.mxnet_loader import mx
+from recognition.devices import Request, contexts, num_cpu_devices, parse_devices, resolve
 from recognition.settings import SETTINGS, defaults
 from tests.conftest import ROOT
 from tests.make_sets import identity_set
@@ -319,6 +320,21 @@ def test_cores_are_shared_among_cpu_devices(monkeypatch):
 def test_cpu_devices_are_counted_before_mxnet_is_there():
     assert num_cpu_devices(Request('cpu', [0, 1, 2], '')) == 3
     assert num_cpu_devices(Request('gpu', [0, 1, 2], '')) == num_cpu_devices(Request(None, None, '')) == 1
+
+
+def test_contexts(monkeypatch):
+    assert contexts(parse_devices('cpu:2', None)) == [mx.cpu(0), mx.cpu(1)]
+    monkeypatch.setattr(mx.context, 'num_gpus', lambda: 2)
+    assert contexts(parse_devices('', '5,6')) == [mx.gpu(0), mx.gpu(1)]
+
+
+def test_driver_that_does_not_answer(monkeypatch):
+    def num_gpus():
+        raise mx.MXNetError('Traceback\nCUDA: driver version is insufficient')
+    monkeypatch.setattr(mx.context, 'num_gpus', num_gpus)
+    assert contexts(parse_devices('cpu', None)) == [mx.cpu(0)]
+    with pytest.raises(UserError, match='driver version is insufficient'):
+        contexts(parse_devices('', None))
 
 
 # As a program
