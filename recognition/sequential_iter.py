@@ -56,13 +56,14 @@ class SequentialFaceIter(FaceBatchIter):
                  shuffle_chunk_size=256):
         """As FaceImageIter; shuffle_chunk_size: memory for the shuffling, MB (2**20 bytes).
 
-        The batches begin when the first half of that memory, or the whole set, is filled.
+        Half of it is what is being used, and the other half is filled meanwhile; the batches begin when the first
+        half, or the whole set, is there.
         """
         super().__init__(batch_size, data_shape, seed, rank, world_size, threads)
         if shuffle_chunk_size < 1:
             raise UsageError('shuffle_chunk_size %s: at least 1 (MB) is needed' % shuffle_chunk_size)
         self._shuffle, self._buffer_size = shuffle, shuffle_chunk_size * MEGABYTE
-        self._stream, self._meter = None, MixtureMeter()
+        self._stream, self._next, self._meter = None, None, MixtureMeter()
         with open_sequential_set(path_imgrec) as found:
             classes = check_classes(found, num_classes)
             kept = self._select(found, images_filter, classes[0])
@@ -91,15 +92,28 @@ class SequentialFaceIter(FaceBatchIter):
                         'trains badly; convert it with common/rec2shufrec.py', found.path, 100 * repeats)
 
     def _begin_order(self, batch):
-        self._close_stream()
-        plan = EpochPlan(self._table, self._buffer_size, (self.seed, self.epoch), self.rank, self.world_size,
-                         self._shuffle)
+        plan = self._plan(self.epoch)
         left_over = sum(plan.counts) - self.batches_per_epoch * self.batch_size
-        self._stream = RecordStream(self._table, plan)
+        self._take_stream(plan)
         self._keep_spares(left_over)
         if 0 < batch < self.batches_per_epoch:
             self._stream.close()
             self._stream = RecordStream(self._table, plan, left_over + batch * self.batch_size)
+
+    def _plan(self, epoch):
+        return EpochPlan(self._table, self._buffer_size, (self.seed, epoch), self.rank, self.world_size, self._shuffle)
+
+    def _take_stream(self, plan):
+        """Begin at the beginning of self.epoch; that may be what is being read already."""
+        epoch, ahead = self._next or (None, None)
+        self._next = None if epoch == self.epoch else self._next
+        self._close_streams()
+        self._stream = ahead if epoch == self.epoch else RecordStream(self._table, plan)
+
+    def _read_ahead(self):
+        """Begin to read the next epoch when this one is read."""
+        if self._next is None and self._stream.is_read:
+            self._next = self.epoch + 1, RecordStream(self._table, self._plan(self.epoch + 1))
 
     def _keep_spares(self, left_over):
         """The stream begins with what the batches leave over, and the first images of the batches come a second time
@@ -117,7 +131,9 @@ class SequentialFaceIter(FaceBatchIter):
         return len(self._decoder) == 0 or self._stream.ready(self.batch_size)
 
     def _records(self, batch):
-        return StreamedRecords(self._stream.take(self.batch_size))
+        rows = self._stream.take(self.batch_size)
+        self._read_ahead()
+        return StreamedRecords(rows)
 
     def _look_at(self, labels):
         self._meter.add(labels.asnumpy())
@@ -126,11 +142,12 @@ class SequentialFaceIter(FaceBatchIter):
                      ' %.1f different labels among the %d images of a batch', 100 * self._meter.repeats,
                      100 * self._chance, self._meter.distinct, self.batch_size)
 
-    def _close_stream(self):
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+    def _close_streams(self):
+        for stream in (self._stream, self._next and self._next[1]):
+            if stream is not None:
+                stream.close()
+        self._stream = self._next = None
 
     def close(self):
         super().close()
-        self._close_stream()
+        self._close_streams()

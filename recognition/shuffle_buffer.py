@@ -122,9 +122,9 @@ def _arc(order, counts, start, stop):
 
 
 def _windows(pieces, sizes, buffer_size):
-    """Group pieces so that two windows fit in the buffer, or one that holds everything."""
+    """Group pieces into as few windows as possible of which two fit in the buffer, all of about the same size."""
     total = int(sizes.sum())
-    number = 1 if total <= buffer_size else -(-2 * total // buffer_size)
+    number = -(-2 * total // buffer_size)
     middles = np.cumsum(sizes) - sizes / 2
     groups = (middles * number / total).astype(np.int64)
     return [[pieces[place] for place in np.flatnonzero(groups == group)] for group in np.unique(groups)]
@@ -186,6 +186,11 @@ class RecordStream:
             if self._next_number < len(self._plan.windows):
                 self._future = self._pool.submit(self._read, self._next_number)
         return [self._rows.popleft() for _ in range(count)]
+
+    @property
+    def is_read(self):
+        """Whether the last window was taken: the thread has nothing left to do."""
+        return self._next_number == len(self._plan.windows)
 
     def put_back(self, rows):
         """Rows that were taken come again, before the others."""
