@@ -12,6 +12,7 @@ import sys
 import config
 from common.errors import UsageError, UserError
 from common.face_record import read_property
+from common.files import replacing
 from common.logs import log_to_file, logging_to_console
 from recognition.devices import contexts, num_cpu_devices, parse_devices
 from recognition.settings import SETTINGS, changed, checked, complete, preset, suggestion
@@ -156,14 +157,8 @@ def prefix_of(cfg):
 
 def save_config(cfg, prefix):
     """Write PREFIX-config.json: every setting as it is used."""
-    path = '%s-config.json' % prefix
-    try:
-        with open(path + '.tmp', 'w', encoding='utf-8') as stream:
-            json.dump(cfg, stream, indent=2, ensure_ascii=False)
-            stream.write('\n')
-        os.replace(path + '.tmp', path)
-    except OSError as error:
-        raise UserError('cannot write %s: %s' % (path, error.strerror)) from None
+    with replacing('%s-config.json' % prefix) as partial:
+        partial.write_text(json.dumps(cfg, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
 
 
 def set_threads(request, environ):

@@ -88,7 +88,8 @@ def main():
     print('|---|---|---|---|---|---|')
     for num_classes in args.classes:
         floor, fast, lean = measure(num_classes, args.batch, args.shards, args.rounds)
-        print('| %d | %.1f | %.1f | %.1f | %.2f | %.2f |' % (num_classes, floor, fast, lean, fast / floor, lean / floor))
+        print('| %d | %.1f | %.1f | %.1f | %.2f | %.2f |' % (num_classes, floor, fast, lean, fast / floor,
+                                                             lean / floor))
 
 
 if __name__ == '__main__':

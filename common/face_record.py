@@ -16,6 +16,7 @@ import os
 import numpy as np
 
 from common.errors import UserError
+from common.files import replacing
 from common.record_index import read_index
 from common.recordio import FIRST, HEAD_SIZE, LABEL_SIZE, MAGIC, WHOLE, RecordFile, pack
 
@@ -67,13 +68,8 @@ def write_property(folder, found):
     path = os.path.join(os.path.abspath(folder), 'property')
     lines = ['%d,%d,%d' % (found.num_classes, found.height, found.width)]
     lines += ['%s=%s' % pair for pair in found.extra.items()]
-    partial = '%s.%d.partial' % (path, os.getpid())
-    try:
-        with open(partial, 'w', encoding='utf-8') as stream:
-            stream.write('\n'.join(lines) + '\n')
-        os.replace(partial, path)
-    except OSError as error:
-        raise UserError('cannot write %s: %s' % (path, error.strerror)) from None
+    with replacing(path) as partial:
+        partial.write_text('\n'.join(lines) + '\n', encoding='utf-8')
 
 
 def class_id(header, label_format=FLOAT32):

@@ -23,7 +23,6 @@ def _import_mxnet():
     if 'bool' not in np.__dict__:
         np.bool = bool  # removed in NumPy 1.24, used while MXNet is imported
     os.environ.setdefault('MXNET_SUBGRAPH_BACKEND', 'NONE')  # oneDNN subgraphs fail at the second inference
-    os.environ.setdefault('MXNET_SUBGRAPH_VERBOSE', '0')     # and a line per executor says that they are off
     load_cuda_libraries()
     try:
         import mxnet

@@ -12,6 +12,7 @@ import pickle
 import numpy as np
 
 from common.errors import UserError
+from common.files import replacing
 from common.images import CorruptImage, decode_rgb
 from common.pair_scores import FALSE_ACCEPT_RATES, best_threshold, fold_accuracy, pair_distances, tar_at_far
 from common.plain_pickle import PlainArray, load_plain
@@ -127,17 +128,8 @@ def _image_bytes(image):
 def write_bin(path, images, same):
     """Write a .bin that Python 3.4 and later reads: 2n encoded images, n flags. A temporary name is used first."""
     vset = VerificationSet(os.path.basename(path), [bytes(image) for image in images], same)
-    path = os.path.abspath(path)
-    partial = '%s.%d.partial' % (path, os.getpid())
-    try:
-        with open(partial, 'wb') as stream:
-            pickle.dump((vset.images, vset.same.tolist()), stream, protocol=4)
-        os.replace(partial, path)
-    except OSError as error:
-        raise UserError('cannot write %s: %s' % (path, error.strerror)) from None
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)
+    with replacing(path) as partial, open(str(partial), 'wb') as stream:
+        pickle.dump((vset.images, vset.same.tolist()), stream, protocol=4)
 
 
 def evaluate(vset, embed, batch_size, size):

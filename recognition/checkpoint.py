@@ -6,43 +6,17 @@ PREFIX-NNNN.head/                         NAME-START-STOP.npy per shard, plain N
                                           (STOP - START,) float32; START and STOP are class ids
 Everything is written under a temporary name and renamed when it is complete.
 """
-import contextlib
 import logging
-import os
 import pathlib
 import re
-import shutil
 
 import numpy as np
 
 from common.errors import UserError
+from common.files import replacing
 from common.mxnet_loader import mx
 
 log = logging.getLogger('shardface')
-
-
-@contextlib.contextmanager
-def replacing(path):
-    """Give a temporary path beside `path`; it takes the place of `path` if the block succeeds."""
-    path = pathlib.Path(path)
-    temporary = path.with_name('.%s.tmp' % path.name)
-    discard(temporary)
-    try:
-        yield temporary
-    except BaseException:
-        discard(temporary)
-        raise
-    if path.is_dir():
-        discard(path)
-    os.replace(str(temporary), str(path))
-
-
-def discard(path):
-    """Remove a file or a folder, if there is one."""
-    if path.is_dir():
-        shutil.rmtree(str(path))
-    elif path.exists():
-        path.unlink()
 
 
 def params_path(prefix, number):
@@ -58,9 +32,12 @@ def save_backbone(prefix, number, symbol, arg_params, aux_params):
     named = {'arg:' + name: array for name, array in arg_params.items()}
     named.update({'aux:' + name: array for name, array in aux_params.items()})
     with replacing('%s-symbol.json' % prefix) as path:
-        symbol.save(str(path))
+        path.write_text(symbol.tojson(), encoding='utf-8')
     with replacing(params_path(prefix, number)) as path:
-        mx.nd.save(str(path), {name: array.astype('float32', copy=False) for name, array in named.items()})
+        try:
+            mx.nd.save(str(path), {name: array.astype('float32', copy=False) for name, array in named.items()})
+        except mx.MXNetError as error:
+            raise UserError('cannot write %s: %s' % (path, str(error).strip().splitlines()[-1])) from None
 
 
 def load_backbone(prefix, number):
@@ -122,11 +99,11 @@ def save_head(prefix, number, head):
 def save_shard(folder, shard):
     start, stop = shard.blocks[0].start, shard.blocks[-1].stop
     for name, first in shard.blocks[0].arrays().items():
-        path = folder / ('%s-%09d-%09d.npy' % (name, start, stop))
-        target = np.lib.format.open_memmap(str(path), 'w+', np.float32, (stop - start,) + first.shape[1:])
-        for block in shard.blocks:
-            target[block.start - start:block.stop - start] = block.arrays()[name].asnumpy()
-        target.flush()
+        header = {'descr': '<f4', 'fortran_order': False, 'shape': (stop - start,) + first.shape[1:]}
+        with open(str(folder / ('%s-%09d-%09d.npy' % (name, start, stop))), 'wb') as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            for block in shard.blocks:
+                stream.write(block.arrays()[name].asnumpy().data)
 
 
 def saved_ranges(folder, name):

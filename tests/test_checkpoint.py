@@ -107,15 +107,6 @@ def test_pretrained_that_is_not_there_or_not_ours(tmp_path):
         checkpoint.take_pretrained(backbone, str(tmp_path / 'other'), 1)
 
 
-def test_what_fails_leaves_the_old_file(tmp_path):
-    path = tmp_path / 'file'
-    path.write_text('old')
-    with pytest.raises(RuntimeError), checkpoint.replacing(path) as temporary:
-        temporary.write_text('half')
-        raise RuntimeError
-    assert path.read_text() == 'old' and os.listdir(tmp_path) == ['file']
-
-
 def numbers(ckpt, accuracies):
     rule = CheckpointRule(ckpt)
     return [rule.numbers(accuracy) for accuracy in accuracies] + [rule.numbers(accuracies[-1], final=True)]

@@ -1,0 +1,43 @@
+"""Writing so that nothing half-written ever bears its final name."""
+import contextlib
+import os
+import pathlib
+import shutil
+
+from common.errors import UserError
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """Give a temporary path beside `path` to write a file or a folder at; it takes the place of `path` at the end.
+
+    If the block fails, what it wrote is removed and `path` stays as it was. UserError if it cannot be written.
+    """
+    path = pathlib.Path(os.path.abspath(str(path)))
+    temporary = path.with_name('.%s.%d.partial' % (path.name, os.getpid()))
+    try:
+        yield temporary
+        for written in [temporary] if temporary.is_file() else sorted(temporary.rglob('*')):
+            sync(written)
+        if path.is_dir():
+            shutil.rmtree(str(path))
+        os.replace(str(temporary), str(path))
+    except OSError as error:
+        raise UserError('cannot write %s: %s' % (path, error.strerror)) from None
+    finally:
+        discard(temporary)
+
+
+def sync(path):
+    """Have a file reach the disk."""
+    if path.is_file():
+        with open(str(path), 'rb') as stream:
+            os.fsync(stream.fileno())
+
+
+def discard(path):
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(str(path))
+    elif path.exists():
+        path.unlink()
