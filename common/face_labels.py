@@ -51,12 +51,13 @@ def infer_num_classes(face_set, label_format=FLOAT32):
     return largest + 1
 
 
-def check_labels(face_set, num_classes, label_format=FLOAT32):
+def check_labels(face_set, num_classes, label_format=FLOAT32, is_whole=True):
     """UserError for the first record whose label is not in [0, num_classes); a warning for classes without images.
 
     Sets of more than CHECKED_IN_FULL images are sampled: what is missed here is met when it is decoded.
+    is_whole: False if face_set knows some of its images only.
     """
-    in_full = face_set.num_images <= CHECKED_IN_FULL
+    in_full = is_whole and face_set.num_images <= CHECKED_IN_FULL
     count = face_set.num_images
     sample = np.arange(count) if in_full else np.linspace(0, count - 1, SAMPLES).astype(np.int64)
     has_images = np.zeros(num_classes, bool)

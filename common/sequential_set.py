@@ -1,6 +1,6 @@
 """Shuffled face sets, which rec2shufrec makes: train.rec, or parts train-00000-of-00004.rec ..., and no index.
 
-Such a set is found out about by one look at all record headers; nothing of that is kept on disk.
+Where the records are is found by one look at all headers, or, in large files, by the light index beside them.
 """
 import glob
 import logging
@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 
+from common.chunk_index import read_chunk_index
 from common.errors import UserError
 from common.face_record import METADATA_SIZE, FaceSet, index_path, read_property
 from common.recordio import HEAD_SIZE, RecordFile
@@ -17,6 +18,7 @@ log = logging.getLogger('shardface')
 
 SHUFFLED, RECORDS = 'shuffled', 'records'                      # keys of `property`
 LOOKED_AT = 4096                     # records at either end of each file that are looked at for metadata
+INDEX_FROM = 1 << 31                 # bytes of a file from which its light index saves time worth having
 _PART = re.compile(r'-(\d{5})-of-(\d{5})\.rec$')
 _CONVERT = 'convert it with common/rec2shufrec.py, or set is_shuffled_rec=False'
 
@@ -49,10 +51,6 @@ class JoinedRecords:
         number = self.file_of(offset)
         return self.files[number].read(offset - int(self.bases[number]))
 
-    def starts(self):
-        """Offsets of all records, int64 (n,)."""
-        return np.concatenate([file.starts() + base for file, base in zip(self.files, self.bases)])
-
     def words(self, offsets, index):
         """As RecordFile.words, for offsets in any order."""
         if len(self.files) == 1:
@@ -66,26 +64,32 @@ class JoinedRecords:
 
 
 class SequentialSet(FaceSet):
-    """A shuffled set while it is opened: where every record is. Position i is the i-th record, front to back."""
+    """A shuffled set while it is opened. Position i is the i-th of the records that are known, front to back."""
 
-    def __init__(self, records, found):
-        """records: JoinedRecords; found: Property or None. UserError for a damaged file or one with metadata."""
-        offsets = records.starts()
-        super().__init__(records, None, np.arange(len(offsets), dtype=np.int32), offsets, 0)
-        self.firsts = np.searchsorted(offsets, records.bases)  # position of the first record of each file; n
+    def __init__(self, records, whole):
+        """records: JoinedRecords; whole: look at every record. UserError for a damaged file or one with metadata."""
+        numbers, offsets, counts = zip(*(_find_records(file, whole) for file in records.files))
+        self.file_firsts = np.cumsum((0,) + counts)            # number of the first record of each file; of all
+        super().__init__(records, None, _joined(numbers, self.file_firsts), _joined(offsets, records.bases), 0)
         self._refuse_metadata()
-        stated = found.extra.get(RECORDS) if found else None
-        if stated is not None and stated != str(len(offsets)):
-            raise UserError('%s holds %d records, but property says %s: files are missing or of another set; '
-                            'convert or copy it again' % (self.path, len(offsets), stated))
+
+    @property
+    def num_records(self):
+        """All records, known or not."""
+        return int(self.file_firsts[-1])
+
+    @property
+    def is_whole(self):
+        """Whether the place of every record is known; else of one every 2 MB."""
+        return self.num_images == self.num_records
 
     def name(self, position):
-        number = int(np.searchsorted(self.firsts, position, 'right')) - 1
-        return 'record %d of %s' % (position - self.firsts[number], self.record_file.files[number].path)
+        number = int(np.searchsorted(self.file_firsts, self.keys[position], 'right')) - 1
+        return 'record %d of %s' % (self.keys[position] - self.file_firsts[number], self.record_file.files[number].path)
 
     def _refuse_metadata(self):
-        words, first_last = self.record_file.words, zip(self.firsts[:-1], self.firsts[1:])
-        for first, stop in first_last:
+        words, bounds = self.record_file.words, np.searchsorted(self.keys, self.file_firsts)
+        for first, stop in zip(bounds[:-1], bounds[1:]):
             ends = [np.arange(first, min(first + LOOKED_AT, stop)), np.arange(max(first, stop - LOOKED_AT), stop)]
             positions = np.concatenate(ends)
             offsets = self.offsets[positions]
@@ -95,8 +99,27 @@ class SequentialSet(FaceSet):
                                 'is_shuffled_rec=True needs a shuffled one; %s' % (self.name(wrong[0]), _CONVERT))
 
 
-def open_sequential_set(path_imgrec):
-    """SequentialSet of FOLDER/train.rec, or of its parts. UserError for missing, damaged and unconverted files."""
+def _find_records(file, whole):
+    """Numbers and offsets of some or all records of a file, and how many it has."""
+    found = read_chunk_index(file) if file.size >= INDEX_FROM and not whole else None
+    if found is None:
+        offsets = file.starts()
+        found = np.arange(len(offsets)), offsets, len(offsets)
+    return found
+
+
+def _joined(parts, firsts):
+    """Arrays one behind the other, to each of which its first number is added; large ones are not copied."""
+    for part, first in zip(parts, firsts):
+        part += first
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def open_sequential_set(path_imgrec, whole=False):
+    """SequentialSet of FOLDER/train.rec, or of its parts. UserError for missing, damaged and unconverted files.
+
+    whole: look at every record header even if there is a light index; always so without `property`.
+    """
     paths = find_parts(path_imgrec)
     folder, found = os.path.dirname(paths[0]), read_property(os.path.dirname(paths[0]))
     if found is None or SHUFFLED not in found.extra:
@@ -107,10 +130,19 @@ def open_sequential_set(path_imgrec):
         log.warning('%s: no property file says that common/rec2shufrec.py shuffled this set', folder)
     records = JoinedRecords(paths)
     try:
-        return SequentialSet(records, found)
+        opened = SequentialSet(records, whole or found is None)
+        _check_count(opened, found)
+        return opened
     except BaseException:
         records.close()
         raise
+
+
+def _check_count(opened, found):
+    stated = found.extra.get(RECORDS) if found else None
+    if stated is not None and stated != str(opened.num_records):
+        raise UserError('%s holds %d records, but property says %s: files are missing or of another set; convert or '
+                        'copy it again' % (opened.path, opened.num_records, stated))
 
 
 def find_parts(path_imgrec):

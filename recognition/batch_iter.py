@@ -136,10 +136,10 @@ def _check_arguments(batch_size, data_shape, rank, world_size, threads):
         raise UsageError('data_threads %s: at least one thread is needed' % threads)
 
 
-def check_classes(face_set, num_classes):
+def check_classes(face_set, num_classes, is_whole=True):
     """(label_format, num_classes) as property, argument and labels say. UserError if they contradict each other.
 
-    num_classes: None for what `property` or the labels say.
+    num_classes: None for what `property` or the labels say. is_whole: see check_labels.
     """
     folder = os.path.dirname(face_set.path)
     found = read_property(folder)
@@ -151,5 +151,5 @@ def check_classes(face_set, num_classes):
     if num_classes > max_classes(label_format):
         raise UserError('%s: %d classes need labels of two numbers (label_format=split24 in property): float32 holds '
                         'class ids up to 2**24 only' % (face_set.path, num_classes))
-    check_labels(face_set, num_classes, label_format)
+    check_labels(face_set, num_classes, label_format, is_whole)
     return label_format, num_classes

@@ -13,7 +13,7 @@ from common.face_labels import images_of_large_classes
 from common.sequential_set import open_sequential_set
 from recognition.augment import Augment
 from recognition.batch_iter import FaceBatchIter, check_classes
-from recognition.mixing import SORTED_EXCESS, MixtureMeter, measure_stored_order
+from recognition.mixing import MixtureMeter, is_sorted, measure_stored_order
 from recognition.shuffle_buffer import ChunkTable, EpochPlan, RecordStream
 
 log = logging.getLogger('shardface')
@@ -64,12 +64,11 @@ class SequentialFaceIter(FaceBatchIter):
             raise UsageError('shuffle_chunk_size %s: at least 1 (MB) is needed' % shuffle_chunk_size)
         self._shuffle, self._buffer_size = shuffle, shuffle_chunk_size * MEGABYTE
         self._stream, self._next, self._meter = None, None, MixtureMeter()
-        with open_sequential_set(path_imgrec) as found:
-            classes = check_classes(found, num_classes)
+        with open_sequential_set(path_imgrec, whole=images_filter > 1) as found:
+            classes = check_classes(found, num_classes, found.is_whole)
             kept = self._select(found, images_filter, classes[0])
-            self._table = ChunkTable(found, kept, self._buffer_size)
-            self._look_at_stored_order(found, classes[0])
-            self.path = found.path
+            self._table, self.path = ChunkTable(found, kept, self._buffer_size), found.path
+        self._warn_if_sorted(classes[0])
         self._start(self.path, int(self._table.counts.sum()), classes, Augment(rand_mirror, color, cutoff))
         log.info('%s: %d images, %d classes, read front to back in %d chunks and shuffled in %d MB; %d batches of %d '
                  'per epoch, seed %d, %d decoding threads', self.path, self.num_samples, self.num_classes,
@@ -81,15 +80,15 @@ class SequentialFaceIter(FaceBatchIter):
         """(n,) bool: which images to train on; None for all."""
         if images_filter < 2:
             return None
-        kept = np.zeros(found.num_images, bool)
+        kept = np.zeros(found.num_records, bool)
         kept[images_of_large_classes(found, images_filter, label_format)] = True
         return kept
 
-    def _look_at_stored_order(self, found, label_format):
-        repeats, self._chance = measure_stored_order(found, label_format)
-        if repeats - self._chance > SORTED_EXCESS * (1 - self._chance):
+    def _warn_if_sorted(self, label_format):
+        stored = measure_stored_order(self._table, label_format)
+        if is_sorted(stored):
             log.warning('%s: %.0f %% of neighbouring records have the same label: the set is sorted by label, which '
-                        'trains badly; convert it with common/rec2shufrec.py', found.path, 100 * repeats)
+                        'trains badly; convert it with common/rec2shufrec.py', self.path, 100 * stored.repeats)
 
     def _begin_order(self, batch):
         plan = self._plan(self.epoch)
@@ -138,9 +137,10 @@ class SequentialFaceIter(FaceBatchIter):
     def _look_at(self, labels):
         self._meter.add(labels.asnumpy())
         if self._taken == self.batches_per_epoch:
+            found = self._meter.result()
             log.info('order of the first epoch: %.2f %% of neighbouring images have the same label (%.2f %% by chance);'
-                     ' %.1f different labels among the %d images of a batch', 100 * self._meter.repeats,
-                     100 * self._chance, self._meter.distinct, self.batch_size)
+                     ' %.1f different labels among the %d images of a batch', 100 * found.repeats,
+                     100 * found.by_chance, found.distinct, self.batch_size)
 
     def _close_streams(self):
         for stream in (self._stream, self._next and self._next[1]):

@@ -26,32 +26,31 @@ class ChunkTable:
 
     def __init__(self, sequential_set, kept, buffer_size):
         """kept: (n,) bool, which records are read at all; None for all. buffer_size: bytes in memory."""
-        records, offsets = sequential_set.record_file, sequential_set.offsets
+        records, offsets, self._kept = sequential_set.record_file, sequential_set.offsets, kept
         size = max(MIN_CHUNK, min(buffer_size // CHUNKS_PER_BUFFER, records.size // CHUNKS_PER_SET))
         marks = [np.arange(start, stop, size) for start, stop in zip(records.bases[:-1], records.bases[1:])]
-        self.firsts = np.unique(np.searchsorted(offsets, np.concatenate(marks)))   # number of its first record
-        self.firsts = self.firsts[self.firsts < len(offsets)]
-        self._stops = np.append(self.firsts[1:], len(offsets))
-        self._files = np.searchsorted(records.bases, offsets[self.firsts], 'right') - 1
-        self._starts = offsets[self.firsts] - records.bases[self._files]           # bytes within the file
+        begins = np.unique(np.searchsorted(offsets, np.concatenate(marks)))
+        begins = begins[begins < len(offsets)]
+        self._bounds = np.append(sequential_set.keys[begins], sequential_set.num_records)      # first records; all
+        self._files = np.searchsorted(records.bases, offsets[begins], 'right') - 1
+        self._starts = offsets[begins] - records.bases[self._files]            # bytes within the file
         ends = np.array([file.size for file in records.files])[self._files]
         same_file = np.append(self._files[1:] == self._files[:-1], False)
         self.sizes = np.where(same_file, np.append(self._starts[1:], 0), ends) - self._starts
-        self._paths, self._file_firsts = [file.path for file in records.files], sequential_set.firsts
-        self._kept = kept
-        self.counts = self._stops - self.firsts
+        self._paths, self._file_firsts = [file.path for file in records.files], sequential_set.file_firsts
+        self.counts = np.diff(self._bounds)
         if kept is not None:
-            self.counts = np.add.reduceat(kept, self.firsts, dtype=np.int64)
+            self.counts = np.add.reduceat(kept, self._bounds[:-1], dtype=np.int64)
 
     def __len__(self):
-        return len(self.firsts)
+        return len(self.sizes)
 
     def read(self, chunk):
         """(RecordView, offsets (k,) of its records that are kept, their numbers in the file (k,))."""
         path, start = self._paths[self._files[chunk]], int(self._starts[chunk])
         view = RecordView('%s, from byte %d on' % (path, start), _read(path, start, int(self.sizes[chunk])))
         offsets = view.starts()
-        first, stop = self.firsts[chunk], self._stops[chunk]
+        first, stop = self._bounds[chunk:chunk + 2]
         if len(offsets) != stop - first:
             raise UserError('%s changed while it was read: %d records from byte %d on, there were %d'
                             % (path, len(offsets), start, stop - first))
