@@ -53,8 +53,8 @@ def measure(num_classes, num_rows, num_shards, rounds):
     import numpy as np
 
     from common.mxnet_loader import mx
+    from recognition.class_block import default_block_size
     from recognition.collective import LocalCollective
-    from recognition.head import default_block_size
     from recognition.margin import Margin
     from recognition.parall_module import Head
     from recognition.sharding import shard_range

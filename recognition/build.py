@@ -4,7 +4,6 @@ import logging
 import os
 from types import SimpleNamespace
 
-from common.errors import UsageError
 from common.verification import load_bin
 from recognition.backbone import Backbone
 from recognition.checkpoint import CheckpointRule, Checkpoints, take_pretrained
@@ -63,15 +62,12 @@ def build_backbone(cfg, get_backbone, contexts, solver):
 
 
 def build_head(cfg, embedding_size, contexts):
-    if cfg.sample_ratio < 1:
-        raise UsageError('sample_ratio=%s: this version trains with all class centers, sample_ratio=1'
-                         % cfg.sample_ratio)
     margin = None
     if cfg.loss_name != 'softmax':
         margin = Margin(cfg.loss_m1, cfg.loss_m2, cfg.loss_m3, cfg.loss_s)
     return Head.initial(cfg.num_classes, embedding_size, contexts, margin, cfg.seed, LocalCollective(),
                         block_size=cfg.head_block_size, with_bias=margin is None and not cfg.fc7_no_bias,
-                        keep_logits=cfg.head_memory != 'lean')
+                        sample_ratio=cfg.sample_ratio, keep_logits=cfg.head_memory != 'lean')
 
 
 def load_targets(cfg):

@@ -8,90 +8,11 @@ from collections import namedtuple
 import numpy as np
 
 from common.mxnet_loader import mx
+from recognition.class_block import ClassBlock, PickedBlock, default_block_size, set_entries
 from recognition.product import Product
+from recognition.sampling import Sampler
 from recognition.sharding import block_ranges, locate
 from recognition.softmax import NOTHING, Statistics, block_log_sum, log_sum_exp, row_maximum
-
-INIT_SCALE = 0.01
-INIT_CHUNK = 1024      # classes per random stream; a constant of the format, seeds depend on it
-BIAS_LR_MULT = 2.0     # the field's habit for the bias of this layer; it has no weight decay
-BLOCK_ELEMENTS = 1 << 22
-MAX_BLOCK_CLASSES = 65536
-
-
-def default_block_size(embedding_size):
-    """Classes per block: 2^22 weights stay near the cache and keep the cost of the operator calls small."""
-    return min(MAX_BLOCK_CLASSES, max(1024, BLOCK_ELEMENTS // embedding_size))
-
-
-def initial_centers(seed, start, stop, embedding_size):
-    """Normal(0, 0.01) centers of classes [start, stop), float32 (stop - start, D).
-
-    A function of (seed, class) alone, so that the cut into shards and blocks does not matter.
-    """
-    first = start // INIT_CHUNK * INIT_CHUNK
-    centers = np.empty((stop - start, embedding_size), np.float32)
-    for chunk in range(first, stop, INIT_CHUNK):
-        rng = np.random.Generator(np.random.PCG64([seed, chunk // INIT_CHUNK]))
-        values = rng.standard_normal((INIT_CHUNK, embedding_size), np.float32)
-        low, high = max(start, chunk), min(stop, chunk + INIT_CHUNK)
-        np.multiply(values[low - chunk:high - chunk], INIT_SCALE, out=centers[low - start:high - start])
-    return centers
-
-
-class ClassBlock:
-    """Centers of the neighbouring classes [start, stop), with their momentum, on one context.
-
-    weight, momentum (K, D) float32; bias, bias_momentum (K,) float32 or None.
-    """
-
-    def __init__(self, start, stop, weight, momentum, bias=None, bias_momentum=None):
-        self.start, self.stop = start, stop
-        self.weight, self.momentum = weight, momentum
-        self.bias, self.bias_momentum = bias, bias_momentum
-
-    @classmethod
-    def initial(cls, start, stop, embedding_size, context, seed, with_bias=False):
-        def zeros(*shape):
-            return mx.nd.zeros(shape, ctx=context)
-        weight = mx.nd.array(initial_centers(seed, start, stop, embedding_size), ctx=context)
-        bias = (zeros(stop - start), zeros(stop - start)) if with_bias else (None, None)
-        return cls(start, stop, weight, zeros(*weight.shape), *bias)
-
-    def arrays(self):
-        """Name -> array of everything that a checkpoint holds."""
-        named = {'centers': self.weight, 'momentum': self.momentum,
-                 'bias': self.bias, 'bias_momentum': self.bias_momentum}
-        return {name: array for name, array in named.items() if array is not None}
-
-    def inverse_norm(self, work):
-        """(1, K) inverse lengths of the centers; 0 for a zero center, whose cosine is 0 then.
-
-        work (K, D) is overwritten.
-        """
-        ones = mx.nd.ones((1, self.weight.shape[1]), ctx=self.weight.context)
-        mx.nd.square(self.weight, out=work)
-        square = mx.nd.FullyConnected(work, ones, num_hidden=1, no_bias=True)      # row sums, (K, 1)
-        return inverse_root(square).reshape((1, -1))
-
-    def update(self, d_weight, d_bias, lr, momentum, wd):
-        """SGD with momentum, in place: v <- momentum v - lr (gradient + wd w), w <- w + v."""
-        mx.nd.sgd_mom_update(self.weight, d_weight, self.momentum, lr=lr, momentum=momentum, wd=wd,
-                             out=self.weight)
-        if self.bias is not None:
-            mx.nd.sgd_mom_update(self.bias, d_bias, self.bias_momentum, lr=lr * BIAS_LR_MULT,
-                                 momentum=momentum, wd=0.0, out=self.bias)
-
-
-def inverse_root(square):
-    """1 / sqrt(square), and 0 for 0: a zero vector has cosine 0 with all and gets no gradient."""
-    positive = square > 0
-    return positive * mx.nd.rsqrt(square + (1 - positive))
-
-
-def set_entries(matrix, rows_columns, values):
-    """matrix[rows, columns] = values, in place. rows_columns (2, n) int32, values (n,)."""
-    mx.nd._internal._scatter_set_nd(matrix, values, rows_columns, shape=matrix.shape, out=matrix)
 
 
 class Scratch:
@@ -206,12 +127,12 @@ class LabelEntries:
     spans: per block the half-open range among the n entries.
     """
 
-    def __init__(self, labels, blocks, context):
-        located = locate(labels, [(block.start, block.stop) for block in blocks])
+    def __init__(self, located, context):
+        """located: per block the (rows, columns) of labels, int64 arrays."""
         edges = np.cumsum([0] + [len(rows) for rows, _ in located])
         self.spans = list(zip(edges[:-1], edges[1:]))
         self.count = edges[-1]
-        self.places = [None] * len(blocks)
+        self.places = [None] * len(located)
         if not self.count:
             return
         rows = np.concatenate([rows for rows, _ in located])
@@ -231,32 +152,39 @@ class LabelEntries:
 class HeadShard:
     """The blocks of one shard. forward() and backward() make one step; no collectives inside."""
 
-    def __init__(self, blocks, context, margin, keep_logits=True):
-        """margin: Margin, or None for the plain inner product. keep_logits: hold (N, C_s) logits between
-        the two halves of a step (three products), else compute each block's again (four, lean)."""
-        self.blocks, self.context, self.margin, self.keep_logits = blocks, context, margin, keep_logits
-        self._scratch = None
+    def __init__(self, blocks, context, margin, sampler, keep_logits=True):
+        """margin: Margin, or None for the plain inner product. sampler: which classes take part in a step.
+
+        keep_logits: hold (N, C_s) logits between the two halves of a step (three products), else compute each
+        block's again (four, lean).
+        """
+        self.blocks, self.context, self.margin, self.sampler = blocks, context, margin, sampler
+        self.keep_logits, self._scratch = keep_logits, None
 
     @classmethod
     def initial(cls, start, stop, embedding_size, context, margin, seed, block_size=None, with_bias=False,
-                keep_logits=True):
+                sample_ratio=1.0, keep_logits=True):
         """Fresh centers for the classes [start, stop)."""
         size = block_size or default_block_size(embedding_size)
         blocks = [ClassBlock.initial(*edges, embedding_size=embedding_size, context=context, seed=seed,
                                      with_bias=with_bias)
                   for edges in block_ranges(start, stop, size)]
-        return cls(blocks, context, margin, keep_logits)
+        return cls(blocks, context, margin, Sampler(sample_ratio, seed), keep_logits)
 
     @property
     def num_classes(self):
         return sum(block.stop - block.start for block in self.blocks)
 
-    def forward(self, unit, labels, measure):
-        """unit (N, D) float32 on this context, labels (N,) int64 on the host -> Statistics of the shard."""
+    def forward(self, unit, labels, measure, num_update=0):
+        """unit (N, D) float32 on this context, labels (N,) int64 on the host -> Statistics of the shard.
+
+        num_update: number of the step; with the seed and the class ids it decides what is sampled.
+        """
         num_rows = len(labels)
         nothing = mx.nd.full((num_rows,), NOTHING, ctx=self.context)
-        self._entries = LabelEntries(labels, self.blocks, self.context)
-        self._steps = self._block_steps(unit)
+        blocks, located = self._pick(locate(labels, [(block.start, block.stop) for block in self.blocks]), num_update)
+        self._entries = LabelEntries(located, self.context)
+        self._steps = self._block_steps(unit, blocks)
         target_logit, target_plain = self._label_statistics(num_rows)
         log_sums, bests = [nothing], [nothing]
         for step, (first, last) in zip(self._steps, self._entries.spans):
@@ -267,15 +195,26 @@ class HeadShard:
         best = mx.nd.max(mx.nd.stack(*bests, axis=0), axis=0) if measure else nothing
         return Statistics.of(log_sum, target_logit, target_plain, best)
 
-    def _block_steps(self, unit):
-        if not self.blocks:
+    def _pick(self, located, num_update):
+        """Blocks of the classes that take part, and where the labels are in them."""
+        if self.sampler.ratio == 1:
+            return self.blocks, located
+        blocks, moved = [], []
+        for block, (rows, columns) in zip(self.blocks, located):
+            picked = self.sampler.pick(columns, block.start, len(block.weight), num_update)
+            blocks.append(PickedBlock(block, picked))
+            moved.append((rows, np.searchsorted(picked, columns)))
+        return blocks, moved
+
+    def _block_steps(self, unit, blocks):
+        if not blocks:
             return []
-        sizes = [len(block.weight) for block in self.blocks]
         if self._scratch is None or self._scratch.num_rows != len(unit):
+            sizes = [self.sampler.capacity(len(block.weight), len(unit)) for block in self.blocks]
             self._scratch = Scratch(len(unit), sizes, unit.shape[1], self.context, self.keep_logits)
         return [BlockStep(block, unit, places, self.margin, self.keep_logits,
                           self._scratch.of_block(number, len(block.weight)))
-                for number, (block, places) in enumerate(zip(self.blocks, self._entries.places))]
+                for number, (block, places) in enumerate(zip(blocks, self._entries.places))]
 
     def _label_statistics(self, num_rows):
         """Margin of the label entries of all blocks at once -> target logit and plain logit, (N,) each."""

@@ -1,6 +1,7 @@
 """One training step: backbone copies on every device, and a head cut over the same devices."""
 from common.mxnet_loader import mx
-from recognition.head import HeadShard, inverse_root
+from recognition.class_block import inverse_root
+from recognition.head import HeadShard
 from recognition.sharding import shard_range
 from recognition.softmax import Statistics
 
@@ -24,7 +25,7 @@ class Head:
                   for device, context in enumerate(contexts)]
         return cls(shards, num_classes, collective)
 
-    def forward_backward(self, embedding, labels, solver, measure=False):
+    def forward_backward(self, embedding, labels, solver, measure=False, num_update=0):
         """Loss over all classes, gradient for the embedding, and the update of all centers.
 
         embedding (B, D) float32 and labels (B,) int64 NumPy are this process's rows; solver is
@@ -35,7 +36,7 @@ class Head:
         unit, inverse_norm = self._normalise(embedding)
         features = self.collective.allgather(unit, 'features')                     # (N, D)
         labels = self.collective.allgather(labels, 'labels')                       # (N,)
-        parts = [shard.forward(features.as_in_context(shard.context), labels, measure)
+        parts = [shard.forward(features.as_in_context(shard.context), labels, measure, num_update)
                  for shard in self.shards]
         statistics = self._merge(parts, embedding.context)
         d_features = [shard.backward(statistics.log_sum.as_in_context(shard.context), *solver)
@@ -88,7 +89,7 @@ class ParallModule:
         labels = batch.label[0].asnumpy()
         embedding = self.backbone.forward(batch.data[0])                           # (B, D)
         statistics, d_embedding = self.head.forward_backward(
-            embedding, labels, self.solver.for_head(self.num_update), measure)
+            embedding, labels, self.solver.for_head(self.num_update), measure, self.num_update)
         self.backbone.backward(d_embedding)
         self.backbone.update()
         return statistics

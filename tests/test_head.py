@@ -3,10 +3,12 @@ import numpy as np
 import pytest
 
 from common.mxnet_loader import mx
+from recognition.class_block import ClassBlock, initial_centers
 from recognition.collective import LocalCollective
-from recognition.head import initial_centers
+from recognition.head import HeadShard
 from recognition.margin import Margin
 from recognition.parall_module import Head
+from recognition.sampling import Sampler
 from tests.reference import DenseHead, numeric_gradient
 
 LOSSES = {'softmax': None, 'nsoftmax': (1, 0, 0), 'arcface': (1, 0.5, 0), 'cosface': (1, 0, 0.35),
@@ -15,11 +17,12 @@ D = 32
 SOLVER = (0.1, 0.9, 5e-4)     # lr, momentum, wd
 
 
-def build(loss, num_classes, num_shards, keep_logits=True, block_size=7, with_bias=None, seed=3, scale=64.0):
+def build(loss, num_classes, num_shards, keep_logits=True, block_size=7, with_bias=None, seed=3, scale=64.0,
+          sample_ratio=1.0):
     margins = LOSSES[loss]
     return Head.initial(num_classes, D, [mx.cpu(device) for device in range(num_shards)],
                         None if margins is None else Margin(*margins, scale=scale), seed, LocalCollective(),
-                        block_size=block_size, keep_logits=keep_logits,
+                        block_size=block_size, keep_logits=keep_logits, sample_ratio=sample_ratio,
                         with_bias=margins is None if with_bias is None else with_bias)
 
 
@@ -198,3 +201,75 @@ def test_two_hundred_steps_of_an_easy_problem_converge():
         statistics, _ = head.forward_backward(mx.nd.array(noisy), labels, SOLVER, measure=True)
         assert np.isfinite(statistics.loss().asscalar()), step
     assert statistics.accuracy().asscalar() == 1.0 and statistics.loss().asscalar() < 0.1
+
+
+def picked_classes(head, labels, num_update):
+    """Sorted ids of the classes that a step samples, over all shards."""
+    parts = []
+    for shard in head.shards:
+        for block in shard.blocks:
+            own = labels[(labels >= block.start) & (labels < block.stop)] - block.start
+            parts.append(block.start + shard.sampler.pick(own, block.start, block.stop - block.start, num_update))
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize('keep_logits', [True, False], ids=['fast', 'lean'])
+@pytest.mark.parametrize('ratio', [0.05, 0.3, 0.9])
+@pytest.mark.parametrize('loss', LOSSES)
+def test_a_sampled_step_is_the_dense_step_on_the_picked_classes(loss, ratio, keep_logits):
+    rng = np.random.RandomState(8)
+    head = build(loss, 60, 3, keep_logits, sample_ratio=ratio)
+    for num_update in range(1, 4):
+        embedding, labels = random_batch(rng, 10, 60)
+        picked, before = picked_classes(head, labels, num_update), dense(head, loss)
+        twin = DenseHead(before.centers[picked], LOSSES[loss], 64.0,
+                         None if before.bias is None else before.bias[picked])
+        twin.momentum = before.momentum[picked]
+        if twin.bias is not None:
+            twin.bias_momentum = before.bias_momentum[picked]
+        expected_loss, expected_gradient = twin.step(embedding, np.searchsorted(picked, labels), *SOLVER)
+        statistics, d_embedding = head.forward_backward(mx.nd.array(embedding), labels, SOLVER, True, num_update)
+        tolerance = 1e-5 / min(1.0, expected_loss)
+        assert_close(statistics.loss().asnumpy(), np.array([expected_loss]), tolerance)
+        assert_close(d_embedding.asnumpy(), expected_gradient, tolerance)
+        untouched = np.setdiff1d(np.arange(60), picked)
+        for name in head.shards[0].blocks[0].arrays():
+            after = whole(head, name)
+            assert_close(after[picked], getattr(twin, name), tolerance)
+            np.testing.assert_array_equal(after[untouched], getattr(before, name)[untouched])
+
+
+def test_the_whole_sample_is_the_full_head_bit_by_bit():
+    rng = np.random.RandomState(8)
+    full, sampled = build('arcface', 60, 2), build('arcface', 60, 2, sample_ratio=0.99999)
+    for num_update in range(1, 4):
+        embedding, labels = random_batch(rng, 10, 60)
+        results = [head.forward_backward(mx.nd.array(embedding), labels, SOLVER, True, num_update)
+                   for head in (full, sampled)]
+        np.testing.assert_array_equal(*[statistics.array.asnumpy() for statistics, _ in results])
+        np.testing.assert_array_equal(*[gradient.asnumpy() for _, gradient in results])
+    for name in ('centers', 'momentum'):
+        np.testing.assert_array_equal(whole(full, name), whole(sampled, name))
+
+
+@pytest.mark.parametrize('labels', [[16777217, 19999999, 16777216, 0], [19999999] * 4])
+def test_class_ids_beyond_float32_reach_their_centers(labels):
+    """20 million classes, two shards: exactly the classes of the batch learn from a positive label."""
+    num_classes, labels = 20000000, np.array(labels, np.int64)
+    shards = []
+    for shard, context in enumerate([mx.cpu(0), mx.cpu(1)]):
+        start = shard * num_classes // 2
+        blocks = [ClassBlock(first, first + 500000, mx.nd.ones((500000, 4), ctx=context),
+                             mx.nd.zeros((500000, 4), ctx=context)) for first in range(start, start + 10000000, 500000)]
+        shards.append(HeadShard(blocks, context, Margin(1, 0.5, 0), Sampler(0.001, 0), keep_logits=False))
+    head = Head(shards, num_classes, LocalCollective())
+    embedding = np.random.RandomState(0).randn(4, 4).astype(np.float32)
+    head.forward_backward(mx.nd.array(embedding), labels, (0.1, 0.0, 0.0), num_update=1)
+    picked = picked_classes(head, labels, 1)
+    assert set(labels) <= set(picked)
+    for label in set(labels):
+        block = [block for shard in shards for block in shard.blocks if block.start <= label < block.stop][0]
+        moved = (block.weight[int(label - block.start)] - 1).asnumpy()
+        pull = sum(embedding[row] / np.linalg.norm(embedding[row]) for row in np.flatnonzero(labels == label))
+        tangent = pull - pull.mean()                  # what of it lies across the center (1, 1, 1, 1)
+        assert np.dot(moved, tangent) > 0.9 * np.linalg.norm(moved) * np.linalg.norm(tangent), label

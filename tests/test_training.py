@@ -57,6 +57,13 @@ def test_verification_and_checkpoints(train, tmp_path, flags, verified, saved):
     assert sorted(name[6:10] for name in names if name.endswith('.params')) == saved
 
 
+def test_partial_fc_by_one_flag(train, tmp_path):
+    code, log = train(identity_set(tmp_path / 'set', 12, 2), '--sample-ratio', '0.3')
+    assert code == 0, log
+    code, log = train(str(tmp_path / 'set' / 'train.rec'), '--sample-ratio', '1.5')
+    assert code == 2 and '--sample-ratio' in log
+
+
 def test_half_precision_by_one_flag(train, tmp_path):
     path = identity_set(tmp_path / 'set', 5, 4)
     code, log = train(path, '--fp16-scale', '1.0')

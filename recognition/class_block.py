@@ -1,0 +1,109 @@
+"""Centers of neighbouring classes with their momentum: the unit of computing, of memory and of checkpoint files.
+
+K classes of a block, D embedding size.
+"""
+import numpy as np
+
+from common.mxnet_loader import mx
+
+INIT_SCALE = 0.01
+INIT_CHUNK = 1024      # classes per random stream; a constant of the format, seeds depend on it
+BIAS_LR_MULT = 2.0     # the field's habit for the bias of this layer; it has no weight decay
+BLOCK_ELEMENTS = 1 << 22
+MAX_BLOCK_CLASSES = 65536
+
+
+def default_block_size(embedding_size):
+    """Classes per block: 2^22 weights stay near the cache and keep the cost of the operator calls small."""
+    return min(MAX_BLOCK_CLASSES, max(1024, BLOCK_ELEMENTS // embedding_size))
+
+
+def initial_centers(seed, start, stop, embedding_size):
+    """Normal(0, 0.01) centers of classes [start, stop), float32 (stop - start, D).
+
+    A function of (seed, class) alone, so that the cut into shards and blocks does not matter.
+    """
+    first = start // INIT_CHUNK * INIT_CHUNK
+    centers = np.empty((stop - start, embedding_size), np.float32)
+    for chunk in range(first, stop, INIT_CHUNK):
+        rng = np.random.Generator(np.random.PCG64([seed, chunk // INIT_CHUNK]))
+        values = rng.standard_normal((INIT_CHUNK, embedding_size), np.float32)
+        low, high = max(start, chunk), min(stop, chunk + INIT_CHUNK)
+        np.multiply(values[low - chunk:high - chunk], INIT_SCALE, out=centers[low - start:high - start])
+    return centers
+
+
+class ClassBlock:
+    """Centers of the neighbouring classes [start, stop), with their momentum, on one context.
+
+    weight, momentum (K, D) float32; bias, bias_momentum (K,) float32 or None.
+    """
+
+    def __init__(self, start, stop, weight, momentum, bias=None, bias_momentum=None):
+        self.start, self.stop = start, stop
+        self.weight, self.momentum = weight, momentum
+        self.bias, self.bias_momentum = bias, bias_momentum
+
+    @classmethod
+    def initial(cls, start, stop, embedding_size, context, seed, with_bias=False):
+        def zeros(*shape):
+            return mx.nd.zeros(shape, ctx=context)
+        weight = mx.nd.array(initial_centers(seed, start, stop, embedding_size), ctx=context)
+        bias = (zeros(stop - start), zeros(stop - start)) if with_bias else (None, None)
+        return cls(start, stop, weight, zeros(*weight.shape), *bias)
+
+    def arrays(self):
+        """Name -> array of everything that a checkpoint holds."""
+        named = {'centers': self.weight, 'momentum': self.momentum,
+                 'bias': self.bias, 'bias_momentum': self.bias_momentum}
+        return {name: array for name, array in named.items() if array is not None}
+
+    def inverse_norm(self, work):
+        """(1, K) inverse lengths of the centers; 0 for a zero center, whose cosine is 0 then.
+
+        work (K, D) is overwritten.
+        """
+        ones = mx.nd.ones((1, self.weight.shape[1]), ctx=self.weight.context)
+        mx.nd.square(self.weight, out=work)
+        square = mx.nd.FullyConnected(work, ones, num_hidden=1, no_bias=True)      # row sums, (K, 1)
+        return inverse_root(square).reshape((1, -1))
+
+    def update(self, d_weight, d_bias, lr, momentum, wd):
+        """SGD with momentum, in place: v <- momentum v - lr (gradient + wd w), w <- w + v."""
+        mx.nd.sgd_mom_update(self.weight, d_weight, self.momentum, lr=lr, momentum=momentum, wd=wd,
+                             out=self.weight)
+        if self.bias is not None:
+            mx.nd.sgd_mom_update(self.bias, d_bias, self.bias_momentum, lr=lr * BIAS_LR_MULT,
+                                 momentum=momentum, wd=0.0, out=self.bias)
+
+
+def inverse_root(square):
+    """1 / sqrt(square), and 0 for 0: a zero vector has cosine 0 with all and gets no gradient."""
+    positive = square > 0
+    return positive * mx.nd.rsqrt(square + (1 - positive))
+
+
+class PickedBlock(ClassBlock):
+    """Some classes of a block, copied out for one step and written home by the update. The others are not touched."""
+
+    def __init__(self, home, columns):
+        """columns (k,) sorted whole numbers: places of the classes in the block."""
+        self._home = home
+        self._index = mx.nd.array(columns, ctx=home.weight.context, dtype=np.int32)
+        super().__init__(home.start, home.stop, self._take(home.weight), None, self._take(home.bias), None)
+
+    def _take(self, array):
+        return None if array is None else mx.nd.take(array, self._index)
+
+    def update(self, *arguments):
+        """As ClassBlock; then centers and momentum, and the bias with its own, go back to their places."""
+        self.momentum, self.bias_momentum = self._take(self._home.momentum), self._take(self._home.bias_momentum)
+        super().update(*arguments)
+        rows = self._index.reshape((1, -1))
+        for name, values in self.arrays().items():
+            set_entries(self._home.arrays()[name], rows, values)
+
+
+def set_entries(array, places, values):
+    """array[places] = values, in place. places (d, n) int32: the first d indices of n entries or rows."""
+    mx.nd._internal._scatter_set_nd(array, values, places, shape=array.shape, out=array)
