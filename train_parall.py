@@ -14,6 +14,7 @@ from common.errors import UsageError, UserError
 from common.face_record import read_property
 from common.files import replacing
 from common.logs import log_to_file, logging_to_console
+from common.sequential_set import find_parts
 from recognition.devices import contexts, num_cpu_devices, parse_devices
 from recognition.settings import SETTINGS, changed, checked, complete, preset, suggestion
 
@@ -126,9 +127,9 @@ def find_dataset(cfg):
     if cfg.dataset == DEMO:
         from common.demo_set import ensure_demo_set
         ensure_demo_set(cfg.dataset_path)
-    needed = ['train.rec'] if cfg.is_shuffled_rec else ['train.rec', 'train.idx']
-    paths = [os.path.join(cfg.dataset_path, name) for name in needed]
-    missing = [path for path in paths if not os.path.isfile(path)]
+    path_imgrec, path_index = (os.path.join(cfg.dataset_path, name) for name in ('train.rec', 'train.idx'))
+    needed = find_parts(path_imgrec) if cfg.is_shuffled_rec else [path_imgrec, path_index]
+    missing = [path for path in needed if not os.path.isfile(path)]
     if missing:
         raise UserError('missing: %s (relative paths start at the working directory %s)'
                         % (', '.join(missing), os.getcwd()))

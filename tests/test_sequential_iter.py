@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+from easydict import EasyDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from recognition.image_iter import FaceImageIter, get_face_image_iter
 from recognition.sequential_iter import SequentialFaceIter
 from recognition.shuffle_buffer import ChunkTable, EpochPlan
 from tests.make_sets import cut, encode, identity_set, jpeg, picture, plain_set, write_set
+from train_parall import find_dataset
 
 SHAPE = (3, 112, 112)
 ROUGH = dict(rand_mirror=True, cutoff=20, color=2)             # every augmentation at once
@@ -449,3 +451,14 @@ def test_closing_ends_the_threads_and_gives_up_the_files(tmp_path, open_iter, sm
     images.close()
     images.close()
     assert before == (threading.active_count(), len(os.listdir(handles)) if os.path.isdir(handles) else 0)
+
+
+@pytest.mark.parametrize('parts', [False, True])
+def test_the_command_line_finds_shuffled_sets(tmp_path, parts):
+    path = in_parts(tmp_path, [4, 4]) if parts else sequential_set(tmp_path, range(8))
+    cfg = types.SimpleNamespace(dataset='other', dataset_path=os.path.dirname(path), is_shuffled_rec=True)
+    cfg = EasyDict(vars(cfg), num_classes=None, image_shape=None)
+    find_dataset(cfg)
+    assert cfg.num_classes == 8
+    with pytest.raises(UserError, match='missing file: .*train.rec .nor are there parts'):
+        find_dataset(EasyDict(cfg, dataset_path=str(tmp_path / 'elsewhere')))
