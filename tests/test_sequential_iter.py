@@ -2,26 +2,19 @@
 import logging
 import os
 import threading
-import time
 import types
 
 import numpy as np
 import pytest
-from easydict import EasyDict
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from common.chunk_index import ChunkIndexWriter, chunk_index_path
 from common.errors import UsageError, UserError
 from common.face_record import Property, pack_class_id, write_property
 from common.images import decode_rgb
-from common.recordio import MAGIC_BYTES, RecordFile, pack
-from common.sequential_set import open_sequential_set, part_path
+from common.recordio import MAGIC_BYTES, pack
 from recognition.image_iter import FaceImageIter, get_face_image_iter
 from recognition.sequential_iter import SequentialFaceIter
-from recognition.shuffle_buffer import ChunkTable, EpochPlan
-from tests.make_sets import cut, encode, identity_set, jpeg, picture, plain_set, write_set
-from train_parall import find_dataset
+from tests.make_sets import cut, encode, jpeg, picture, plain_set, write_set
+from tests.make_shuffled import in_parts, sequential_set
 
 SHAPE = (3, 112, 112)
 ROUGH = dict(rand_mirror=True, cutoff=20, color=2)             # every augmentation at once
@@ -62,26 +55,6 @@ def labels(images):
     return epoch(images)[1].tolist()
 
 
-def sequential_set(folder, numbers, images=(), extra=None):
-    """Image i has label numbers[i]; no index; `property` says it was shuffled. images: {i: encoded image}."""
-    images = dict(images)
-    payloads = {key: pack(number, images.get(key, jpeg(key)), key) for key, number in enumerate(numbers)}
-    path = write_set(folder, payloads, has_index=False)
-    write_property(str(folder), Property(int(np.max(numbers)) + 1, 112, 112, dict({'shuffled': '1'}, **(extra or {}))))
-    return path
-
-
-def in_parts(folder, sizes):
-    """A set of numbered images in several files; returns the path of the train.rec that is not there."""
-    first = 0
-    for number, size in enumerate(sizes):
-        name = os.path.basename(part_path('train.rec', number, len(sizes)))[:-4]
-        write_set(folder, {key: pack(key, jpeg(key), key) for key in range(first, first + size)}, name, False)
-        first += size
-    write_property(str(folder), Property(first, 112, 112, {'shuffled': '1', 'records': str(first)}))
-    return str(folder / 'train.rec')
-
-
 def test_batches_hold_the_images_of_their_labels(tmp_path, open_iter, small_chunks):
     images = open_iter(sequential_set(tmp_path, range(40)), 4)
     for batch in images:
@@ -117,37 +90,6 @@ def test_ranks_read_disjoint_parts_in_equal_steps(tmp_path, open_iter, world_siz
         seen.append(everything)
     assert len(set(map(tuple, seen))) == 5
     assert len(set(sum(seen, []))) == 103                      # others are left out every time
-
-
-@settings(max_examples=60, deadline=None)
-@given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=12), rank_count=st.integers(1, 4),
-       seed=st.integers(0, 2**40), epoch_number=st.integers(0, 9), buffer_size=st.integers(1, 3000),
-       shuffle=st.booleans())
-def test_plans_cover_everything_once(counts, rank_count, seed, epoch_number, buffer_size, shuffle):
-    total = sum(counts)
-    if total < rank_count:
-        return
-    table = StubTable(counts)
-    seen = []
-    for rank in range(rank_count):
-        plan = EpochPlan(table, buffer_size, (seed, epoch_number), rank, rank_count, shuffle)
-        assert sum(plan.counts) in (total // rank_count, -(-total // rank_count)) and min(plan.counts) > 0
-        for number, window in enumerate(plan.windows):
-            rows = [(chunk, row) for chunk, skip, take in window for row in range(skip, skip + take)]
-            assert sorted(plan.order(number)) == list(range(len(rows))) and len(rows) == plan.counts[number]
-            seen += rows
-    assert sorted(seen) == [(chunk, row) for chunk, count in enumerate(counts) for row in range(count)]
-
-
-class StubTable:
-    """Chunks of 100 bytes a record, without files."""
-
-    def __init__(self, counts):
-        self.counts = np.array(counts)
-        self.sizes = self.counts * 100 + 1
-
-    def __len__(self):
-        return len(self.counts)
 
 
 def test_epochs_differ_and_seeds_repeat(tmp_path, open_iter, small_chunks):
@@ -245,58 +187,6 @@ def test_several_files(tmp_path, open_iter, world_size, small_chunks):
     assert labels(open_iter(path, 6, shuffle=False)) == list(range(54))
 
 
-def test_parts_must_be_complete(tmp_path, open_iter):
-    path = in_parts(tmp_path, [5, 6, 7])
-    with open_sequential_set(path) as found:
-        assert found.name(4) == 'record 4 of %s' % part_path(path, 0, 3)
-        assert found.name(12) == 'record 1 of %s' % part_path(path, 2, 3)
-    os.rename(part_path(path, 1, 3), str(tmp_path / 'away'))
-    with pytest.raises(UserError, match='3 parts are wanted, missing or wrong: .*train-00001-of-00003.rec'):
-        open_iter(path, 3)
-    sequential_set(tmp_path, range(4))
-    with pytest.raises(UserError, match='are both there'):
-        open_iter(path, 3)
-    with pytest.raises(UserError, match='missing file: .*elsewhere.train.rec'):
-        open_iter(str(tmp_path / 'elsewhere' / 'train.rec'), 3)
-
-
-def test_a_wrong_count_is_noticed(tmp_path, open_iter):
-    path = sequential_set(tmp_path, range(9), extra={'records': '10'})
-    with pytest.raises(UserError, match='holds 9 records, but property says 10'):
-        open_iter(path, 3)
-
-
-@pytest.mark.parametrize('num_bytes', [37, 40, 2000])
-def test_a_truncated_file(tmp_path, open_iter, num_bytes):
-    path = sequential_set(tmp_path, range(25))
-    cut(path, num_bytes)
-    with pytest.raises(UserError, match='%s truncated: record at offset' % path):
-        open_iter(path, 4)
-
-
-def test_files_that_are_no_sets(tmp_path, open_iter):
-    path = sequential_set(tmp_path, range(4))
-    with open(path, 'ab') as stream:
-        stream.write(bytes(64))
-    with pytest.raises(UserError, match='no record at offset'):
-        open_iter(path, 4)
-    for content, message in ((b'', 'is empty'), (b'text', 'is not a RecordIO file'), (bytes(99), 'not a RecordIO')):
-        (tmp_path / 'train.rec').write_bytes(content)
-        with pytest.raises(UserError, match=message):
-            open_iter(path, 4)
-
-
-def test_indexed_sets_are_refused(tmp_path, open_iter):
-    path = identity_set(tmp_path / 'faces', 5, 5)
-    for _ in range(2):
-        with pytest.raises(UserError, match='indexed set.*common/rec2shufrec.py, or set is_shuffled_rec=False'):
-            open_iter(path, 5)
-        if os.path.exists(path[:-3] + 'idx'):                  # the second time, without the index
-            os.remove(path[:-3] + 'idx')
-    with pytest.raises(UserError, match='no mark that it was shuffled.*rec2shufrec'):
-        open_iter(plain_set(tmp_path / 'plain', range(9)), 3)
-
-
 def test_a_set_without_property(tmp_path, open_iter, caplog):
     path = write_set(tmp_path, {key: pack(key, jpeg(key), key) for key in range(9)}, has_index=False)
     assert open_iter(path, 3).num_classes == 9
@@ -373,75 +263,6 @@ def test_configuration_is_passed_on(tmp_path):
         expected.close()
 
 
-def test_memory_is_bounded(tmp_path, small_chunks):
-    path = sequential_set(tmp_path, range(200))
-    with open_sequential_set(path) as found:
-        table = ChunkTable(found, None, 25000)
-    assert len(table) > 30 and table.sizes.sum() == os.path.getsize(path) and table.counts.sum() == 200
-    plan = EpochPlan(table, 25000, (0, 0), 0, 1, True)
-    sizes = [sum(table.sizes[chunk] for chunk, _, _ in window) for window in plan.windows]
-    assert max(sizes) < 25000 / 2 + table.sizes.max() and len(plan.windows) > 10
-
-
-def write_chunk_index(path):
-    """The light index that a converter would have written."""
-    index = ChunkIndexWriter()
-    with RecordFile(path) as record_file:
-        for offset in record_file.starts().tolist():
-            index.add(offset)
-        index.write(chunk_index_path(path), record_file.size)
-
-
-@pytest.fixture
-def light_index(monkeypatch):
-    """Light indexes are used for small files, too, and know a record every few."""
-    monkeypatch.setattr('common.chunk_index.CHUNK_BYTES', 6000)
-    monkeypatch.setattr('common.sequential_set.INDEX_FROM', 0)
-
-
-def test_a_light_index_saves_looking_at_all_records(tmp_path, open_iter, small_chunks, light_index, monkeypatch):
-    path = in_parts(tmp_path, [30, 1, 34])
-    walked = open_iter(path, 4)
-    for number in range(3):
-        write_chunk_index(part_path(path, number, 3))
-    monkeypatch.setattr('common.recordio.RecordFile.starts', lambda self: pytest.fail('looked at all records'))
-    indexed = open_iter(path, 4)
-    assert walked.num_samples == indexed.num_samples == 65
-    for _ in range(3):
-        found = labels(indexed)
-        assert len(found) == len(set(found)) == 64 and len(set(found) ^ set(labels(walked))) <= 2
-    assert labels(open_iter(path, 5, shuffle=False)) == list(range(65))
-
-
-def test_a_light_index_of_another_file(tmp_path, open_iter, light_index):
-    path = sequential_set(tmp_path, range(40))
-    write_chunk_index(path)
-    with open_sequential_set(path) as found, open_sequential_set(path, whole=True) as whole:
-        assert found.num_images < found.num_records == whole.num_images == 40
-        assert not found.is_whole and whole.is_whole
-    cut(path, 40)
-    with pytest.raises(UserError, match='%s has .* bytes, but train.chunks says .*cut or belongs to another' % path):
-        open_iter(path, 4)
-    (tmp_path / 'train.chunks').write_text('5\t7\n')
-    with pytest.raises(UserError, match='train.chunks is damaged'):
-        open_iter(path, 4)
-
-
-def test_small_classes_can_be_left_out_with_a_light_index(tmp_path, open_iter, light_index):
-    path = sequential_set(tmp_path, [0, 1, 1] + [2, 4] * 20)
-    write_chunk_index(path)
-    assert open_iter(path, 4, images_filter=3).num_samples == 40
-
-
-def test_headers_are_found_quickly(tmp_path):
-    payloads = dict.fromkeys(range(40000), pack(1, b'x' * 20))
-    path = write_set(tmp_path, payloads, has_index=False)
-    start = time.monotonic()
-    with open_sequential_set(path) as found:
-        assert found.num_images == 40000
-    assert time.monotonic() - start < 0.8
-
-
 def test_closing_ends_the_threads_and_gives_up_the_files(tmp_path, open_iter, small_chunks):
     handles = '/proc/self/fd'
     before = threading.active_count(), len(os.listdir(handles)) if os.path.isdir(handles) else 0
@@ -451,14 +272,3 @@ def test_closing_ends_the_threads_and_gives_up_the_files(tmp_path, open_iter, sm
     images.close()
     images.close()
     assert before == (threading.active_count(), len(os.listdir(handles)) if os.path.isdir(handles) else 0)
-
-
-@pytest.mark.parametrize('parts', [False, True])
-def test_the_command_line_finds_shuffled_sets(tmp_path, parts):
-    path = in_parts(tmp_path, [4, 4]) if parts else sequential_set(tmp_path, range(8))
-    cfg = types.SimpleNamespace(dataset='other', dataset_path=os.path.dirname(path), is_shuffled_rec=True)
-    cfg = EasyDict(vars(cfg), num_classes=None, image_shape=None)
-    find_dataset(cfg)
-    assert cfg.num_classes == 8
-    with pytest.raises(UserError, match='missing file: .*train.rec .nor are there parts'):
-        find_dataset(EasyDict(cfg, dataset_path=str(tmp_path / 'elsewhere')))
