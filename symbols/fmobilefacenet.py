@@ -2,7 +2,7 @@
 from common.errors import UsageError
 from common.mxnet_loader import mx
 from symbols.blocks import Layers
-from symbols.embedding import embedding
+from symbols.embedding import OutputOptions, embedding
 from symbols.registry import register_backbone
 
 EPS = 1e-3                  # of batch norm after convolutions, as in the published models
@@ -12,12 +12,16 @@ LAST_FILTERS = 512
 
 @register_backbone('fmobilefacenet')
 def fmobilefacenet(embedding_size=128, net_blocks=(1, 4, 6, 2), net_multiplier=1.0, net_output='GDC',
-                   net_act='prelu', bn_mom=0.9, dtype='float32', half_products=False):
-    """net_blocks: units at 1/2, 1/4, 1/8 and 1/16 of the image size. net_multiplier: factor on all widths."""
+                   net_act='prelu', bn_mom=0.9, dropout=0.4, dtype='float32', half_products=False, prelu='plain'):
+    """net_blocks: units at 1/2, 1/4, 1/8 and 1/16 of the image size. net_multiplier: factor on all widths.
+
+    net_output, dropout: see symbols/embedding.py. net_act, bn_mom, dtype, half_products, prelu: see Layers in
+    symbols/blocks.py.
+    """
     if len(net_blocks) != 4 or net_blocks[0] < 1:
         raise UsageError('net_blocks=%s: four numbers, the first at least 1' % (net_blocks,))
-    net = MobileLayers(Layers(bn_mom, net_act, dtype, half_products), net_multiplier)
-    data = net.layers.images(mx.sym.Variable('data'))
+    net = MobileLayers(Layers(bn_mom, net_act, dtype, half_products, prelu), net_multiplier)
+    data = net.layers.scaled_images()
     data = net.convolution(data, 64, 3, 2, name='conv_1')
     if net_blocks[0] == 1:
         data = net.convolution(data, 64, 3, grouped=True, name='conv_2_dw')
@@ -27,8 +31,8 @@ def fmobilefacenet(embedding_size=128, net_blocks=(1, 4, 6, 2), net_multiplier=1
         data = net.bottleneck(data, num_filter, reducing, 'dconv_%d%d' % (stage - 1, stage), stride=2)
         data = net.residual(data, net_blocks[stage - 2], num_filter, widening, 'res_%d' % stage)
     data = net.convolution(data, LAST_FILTERS, 1, name='conv_6sep')
-    return embedding(net.layers, data, net_output, embedding_size, num_filter=net.width(LAST_FILTERS),
-                     weight='fc1_weight', weight_wd_mult=EMBEDDING_WD_MULT)
+    return embedding(net.layers, data, net.width(LAST_FILTERS),
+                     OutputOptions(net_output, embedding_size, dropout, 'fc1_weight', EMBEDDING_WD_MULT))
 
 
 class MobileLayers:
@@ -46,7 +50,7 @@ class MobileLayers:
         data = self.layers.convolution(data, num_filter, kernel, stride, pad=kernel // 2,
                                        num_group=num_filter if grouped else 1, name=name + '_conv2d')
         data = self.layers.batch_norm(data, name + '_batchnorm', eps=EPS)
-        return self.layers.activation(data, name + '_relu') if active else data
+        return self.layers.activation(data, num_filter, name + '_relu') if active else data
 
     def bottleneck(self, data, num_filter, num_wide, name, stride=1):
         """Widen to num_wide, depthwise 3x3, project to num_filter without activation."""

@@ -8,17 +8,24 @@ import pytest
 from common.errors import UsageError
 from common.mxnet_loader import mx
 from symbols import get_backbone, list_backbones, register_backbone
+from symbols.blocks import fast_prelu
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'published_parameters.json'
 PUBLISHED = {'y1': ('fmobilefacenet', {'embedding_size': 128}), 'r34': ('fresnet', {'num_layers': 34}),
              'r50': ('fresnet', {'num_layers': 50}), 'r100': ('fresnet', {'num_layers': 100})}
+SETTINGS_OF_LAYERS = ('kernel', 'stride', 'pad', 'num_filter', 'num_group', 'no_bias', 'eps', 'fix_gamma', 'momentum',
+                      'act_type', 'p', 'num_hidden')
 SMALL = {'net_blocks': (1, 1, 1, 1), 'net_multiplier': 0.25}
-VARIANTS = [('fresnet', {'num_layers': 18, 'net_se': 1}),
-            ('fresnet', {'num_layers': 18, 'net_act': 'relu', 'net_output': 'FC'}),
-            ('fresnet', {'num_layers': 18, 'net_output': 'GAP', 'embedding_size': 64}),
-            ('fmobilefacenet', dict(SMALL)),
-            ('fmobilefacenet', dict(SMALL, net_blocks=(2, 1, 1, 1), net_act='relu', net_output='E'))]
-HALF_VARIANTS = [('fresnet', {'num_layers': 18, 'net_se': 1}), ('fmobilefacenet', dict(SMALL, net_output='GDC'))]
+R18 = {'num_layers': 18}
+VARIANTS = [('fresnet', dict(R18, net_se=1)),
+            ('fresnet', dict(R18, net_act='relu', net_output='FC', net_input=0)),
+            ('fresnet', dict(R18, net_output='GAP', embedding_size=64, net_input=2, prelu='fast')),
+            ('fresnet', dict(R18, net_output='Z', prelu='fast', net_se=1)),
+            ('fmobilefacenet', SMALL),
+            ('fmobilefacenet', dict(SMALL, prelu='fast')),
+            ('fmobilefacenet', dict(SMALL, net_blocks=(2, 1, 1, 1), net_act='relu', net_output='E', dropout=0.0))]
+HALF_VARIANTS = [('fresnet', dict(R18, net_se=1)), ('fresnet', dict(R18, net_input=2, net_output='GAP')),
+                 ('fmobilefacenet', SMALL)]
 
 
 def shapes(symbol):
@@ -27,21 +34,29 @@ def shapes(symbol):
             dict(zip(symbol.list_auxiliary_states(), auxiliary)))
 
 
-def bound(symbol, dtype='uint8', batch_size=2, contexts=None, for_training=True):
+def bound(symbol, dtype='uint8', shape=(2, 3, 112, 112), contexts=None):
     module = mx.mod.Module(symbol, label_names=None, context=contexts or mx.cpu())
-    module.bind([mx.io.DataDesc('data', (batch_size, 3, 112, 112), dtype)], for_training=for_training)
+    module.bind([mx.io.DataDesc('data', shape, dtype)], for_training=True)
     mx.random.seed(0)
     module.init_params(mx.init.Xavier(rnd_type='gaussian', factor_type='out', magnitude=2))
     return module
 
 
-def random_images(batch_size=2):
-    return np.random.RandomState(0).randint(0, 256, (batch_size, 3, 112, 112))
+def random_images(*shape):
+    return np.random.RandomState(0).randint(0, 256, shape or (2, 3, 112, 112))
 
 
 def forward(module, images, dtype='uint8', is_train=False):
     module.forward(mx.io.DataBatch([mx.nd.array(images, dtype=dtype)]), is_train=is_train)
     return module.get_outputs()[0]
+
+
+def gradients(module, images):
+    """Name -> gradient of every parameter, for one fixed gradient of the embedding."""
+    embedding = forward(module, images, is_train=True)
+    module.backward([mx.nd.array(np.random.RandomState(1).randn(*embedding.shape))])
+    executor = module._exec_group.execs[0]
+    return {name: executor.grad_dict[name].asnumpy() for name in module._exec_group.param_names}
 
 
 @pytest.mark.parametrize('network', PUBLISHED)
@@ -51,6 +66,7 @@ def test_parameters_are_those_of_the_published_model(network):
     symbol = get_backbone(family)(**settings)
     arguments, outputs, auxiliary = shapes(symbol)
     assert list(arguments)[0] == 'data' and symbol.list_outputs() == ['fc1_output']
+    assert outputs == [(2, settings.get('embedding_size', 512))]
     assert [[name, list(shape)] for name, shape in arguments.items()][1:] == published['arguments']
     assert [[name, list(shape)] for name, shape in auxiliary.items()] == published['auxiliary']
 
@@ -58,44 +74,56 @@ def test_parameters_are_those_of_the_published_model(network):
 @pytest.mark.parametrize('network', PUBLISHED)
 def test_layer_settings_are_those_of_the_published_symbol(network, shared_data):
     family, settings = PUBLISHED[network]
-    ours = get_backbone(family)(**settings).attr_dict()
-    theirs = mx.sym.load(str(shared_data / 'models' / ('%s-symbol.json' % network))).attr_dict()
-    wanted = ('kernel', 'stride', 'pad', 'num_filter', 'num_group', 'no_bias', 'eps', 'fix_gamma', 'momentum',
-              'act_type', 'p', 'num_hidden')
-    for name in set(ours) & set(theirs):
-        for key in wanted:
-            if key in theirs[name] and key in ours[name]:
-                assert ours[name][key] == theirs[name][key], (name, key)
-    assert ours['pre_fc1'] and (network != 'y1' or float(ours['fc1_weight']['__wd_mult__']) == 10.0)
+    ours = get_backbone(family)(**settings)
+    theirs = mx.sym.load(str(shared_data / 'models' / ('%s-symbol.json' % network)))
+    layers = [named_layers(symbol) for symbol in (ours, theirs)]
+    assert list(layers[0]) == list(layers[1])
+    for name, settings_of_layer in layers[1].items():
+        assert layers[0][name] == settings_of_layer, name
+    wd_mults = {name: attributes['__wd_mult__'] for name, attributes in ours.attr_dict().items()
+                if float(attributes.get('__wd_mult__', 1)) != 1}
+    assert {name: float(wd_mult) for name, wd_mult in wd_mults.items()} == (
+        {'fc1_weight': 10.0} if network == 'y1' else {})
+
+
+def named_layers(symbol):
+    """Name -> operator and settings, those with parameters, in order; settings at MXNet's default are left out."""
+    defaults = {'stride': '(1, 1)', 'pad': '(0, 0)', 'num_group': '1', 'no_bias': 'False', 'eps': '0.001'}
+    layers = {}
+    for node in json.loads(symbol.tojson())['nodes']:
+        if node['op'] in ('Convolution', 'BatchNorm', 'LeakyReLU', 'FullyConnected', 'Dropout'):
+            found = {key: value for key, value in node['attrs'].items() if key in SETTINGS_OF_LAYERS}
+            layers[node['name']] = node['op'], {key: value for key, value in found.items()
+                                                if value != defaults.get(key)}
+    return layers
 
 
 def test_y1_gives_the_embeddings_of_the_published_model(shared_data):
     symbol, arguments, auxiliary = mx.model.load_checkpoint(str(shared_data / 'models' / 'y1'), 0)
     paths = sorted((shared_data / 'lfw_a').glob('*/*.jpg'))[:4]
     images = np.stack([cv2.imread(str(path))[:, :, ::-1].transpose(2, 0, 1) for path in paths])
+    y1 = get_backbone('fmobilefacenet')
     embeddings = []
-    for network in (symbol, get_backbone('fmobilefacenet')(embedding_size=128)):
-        module = bound(network, 'float32', batch_size=4)
+    for network in (symbol, y1(embedding_size=128), y1(embedding_size=128, prelu='fast')):
+        module = bound(network, 'float32', images.shape)
         module.set_params(arguments, auxiliary)
         embeddings.append(forward(module, images, 'float32').asnumpy())
     np.testing.assert_allclose(embeddings[1], embeddings[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(embeddings[2], embeddings[0], rtol=1e-4, atol=1e-5 * np.abs(embeddings[0]).max())
 
 
 @pytest.mark.parametrize('family, settings', VARIANTS)
 def test_every_parameter_learns(family, settings):
     symbol = get_backbone(family)(**settings)
-    module = bound(symbol)
-    embedding = forward(module, random_images(), is_train=True)
-    assert embedding.shape == (2, settings.get('embedding_size', 128 if family == 'fmobilefacenet' else 512))
-    module.backward([mx.nd.array(np.random.RandomState(1).randn(*embedding.shape))])
-    for name, grads in zip(module._exec_group.param_names, module._exec_group.grad_arrays):
-        if name != 'fc1_gamma':                        # fixed at 1
-            assert np.abs(grads[0].asnumpy()).max() > 0, name
-
-
-def test_the_map_itself_can_be_the_embedding():
-    symbol = get_backbone('fresnet')(num_layers=18, net_output='Z')
-    assert symbol.list_outputs() == ['fc1_output'] and shapes(symbol)[1] == [(2, 512 * 7 * 7)]
+    size = settings.get('embedding_size', 128 if family == 'fmobilefacenet' else 512)
+    shape = (2, 3, 64, 64) if family == 'fresnet' else (2, 3, 112, 112)
+    module = bound(symbol, shape=shape)
+    if settings.get('net_output') == 'Z':
+        size = 512 * 4 * 4
+    assert symbol.list_outputs() == ['fc1_output'] and module.output_shapes == [('fc1_output', (2, size))]
+    for name, gradient in gradients(module, random_images(*shape)).items():
+        if name not in ('fc1_gamma', 'bn_data_gamma'):          # fixed at 1
+            assert np.abs(gradient).max() > 0, name
 
 
 def test_bytes_and_floats_give_the_same_embedding():
@@ -104,48 +132,131 @@ def test_bytes_and_floats_give_the_same_embedding():
     np.testing.assert_array_equal(*values)
 
 
-@pytest.mark.parametrize('family, settings', HALF_VARIANTS)
+def leaky_relu(data, slope, channels, name):
+    return mx.sym.LeakyReLU(data=data, gamma=slope, act_type='prelu', name=name)
+
+
+def prelu_inside_a_graph(function, values, slopes, d_output):
+    """Output, dx and the gradient of the slopes, with operators before and after; NumPy."""
+    inside = function(mx.sym.Variable('x') * 1, mx.sym.Variable('slope', shape=slopes.shape), len(slopes), 'prelu')
+    executor = (inside * 1).simple_bind(mx.cpu(), x=values.shape)
+    executor.copy_params_from({'x': mx.nd.array(values), 'slope': mx.nd.array(slopes)})
+    executor.forward(is_train=True)
+    executor.backward([mx.nd.array(d_output)])
+    return [array.asnumpy() for array in (executor.outputs[0], executor.grad_dict['x'], executor.grad_dict['slope'])]
+
+
+@pytest.mark.parametrize('shape', [(1, 3, 5, 5), (3, 17, 13, 11), (2, 64, 56, 56), (8, 512, 7, 7), (1, 8, 1, 1)])
+def test_fast_prelu_is_exact(shape):
+    rng = np.random.RandomState(0)
+    values, d_output = (rng.randn(*shape).astype('float32') for _ in range(2))
+    values.ravel()[::5] = 0
+    slopes = np.resize([0.25, 0, -0.5, 1, 2.5, 0.01], shape[1]).astype('float32')
+    output, d_values, d_slopes = prelu_inside_a_graph(fast_prelu, values, slopes, d_output)
+    theirs = prelu_inside_a_graph(leaky_relu, values, slopes, d_output)
+    np.testing.assert_allclose(output, theirs[0], rtol=1e-6, atol=0)
+    np.testing.assert_allclose(d_values, theirs[1], rtol=1e-6, atol=0)
+    terms = d_output.astype('float64') * values
+    exact = np.where(values < 0, terms, 0).sum(axis=(0, 2, 3))        # LeakyReLU's is wrong here, see fast_prelu
+    assert (np.abs(d_slopes - exact) <= 1e-6 * np.abs(terms).sum(axis=(0, 2, 3))).all()
+
+
+def direction(gradients):
+    vector = np.concatenate([gradient.ravel().astype('float64') for _, gradient in sorted(gradients.items())])
+    return vector / np.linalg.norm(vector)
+
+
+@pytest.mark.parametrize('family, settings, shape', [('fmobilefacenet', SMALL, (8, 3, 112, 112)),
+                                                     ('fresnet', dict(R18, net_se=1), (8, 3, 64, 64))])
+def test_networks_with_fast_prelu_are_the_same_networks(family, settings, shape):
+    symbols = [get_backbone(family)(prelu=prelu, dropout=0.0, **settings) for prelu in ('plain', 'fast')]
+    assert shapes(symbols[0]) == shapes(symbols[1])
+    assert list(shapes(symbols[0])[0]) == list(shapes(symbols[1])[0])
+    plain, fast = (bound(symbol, shape=shape) for symbol in symbols)
+    fast.set_params(*plain.get_params())
+    first, *later = (forward(module, random_images(*shape)).asnumpy() for module in (plain, fast, fast))
+    for embedding in later:                                                                 # inference, twice
+        np.testing.assert_allclose(embedding, first, rtol=0, atol=1e-5 * np.abs(first).max())
+    wanted, found = (gradients(module, random_images(*shape)) for module in (plain, fast))
+    noise = 1e-5 * max(np.linalg.norm(gradient) for gradient in wanted.values())    # some are 0 but for rounding
+    for name in wanted:
+        if not name.endswith('_gamma') or 'relu' not in name:           # the slopes: test_fast_prelu_is_exact
+            assert np.linalg.norm(found[name] - wanted[name]) <= 1e-2 * np.linalg.norm(wanted[name]) + noise, name
+
+
 @pytest.mark.parametrize('half_products', [False, True])
-def test_half_precision_rule(family, settings, half_products):
-    symbol = get_backbone(family)(dtype='float16', half_products=half_products, **settings)
-    types, outputs, auxiliary = symbol.infer_type(data='uint8')
-    for name, dtype in zip(symbol.list_arguments(), types):
-        is_product = name.endswith(('conv0_weight', 'conv2d_weight', 'conv1_weight', 'conv2_weight', 'sc_weight',
-                                    'pre_fc1_weight', 'pre_fc1_bias')) or name == 'fc1_weight'
-        if name.endswith(('_beta', '_gamma')) and 'relu' not in name:
-            assert dtype == np.float32, name
-        elif is_product:
-            assert dtype == np.float16, name
-    assert outputs == [np.float32] and set(auxiliary) == {np.float32}
-
-
+@pytest.mark.parametrize('prelu', ['plain', 'fast'])
 @pytest.mark.parametrize('family, settings', HALF_VARIANTS)
-def test_half_precision_is_close_and_trains_on_the_cpu(family, settings):
-    images, build = random_images(4), get_backbone(family)
-    single = bound(build(**settings), batch_size=4)
-    half = bound(build(dtype='float16', **settings), batch_size=4)
-    half.set_params(*single.get_params())
-    embeddings = [forward(module, images, is_train=False).asnumpy() for module in (single, half)]
-    assert np.abs(embeddings[0] - embeddings[1]).max() < 0.02 * np.abs(embeddings[0]).max()
-    half.init_optimizer(optimizer='sgd', optimizer_params={'multi_precision': True, 'learning_rate': 0.1,
-                                                           'rescale_grad': 1.0})
-    forward(half, images, is_train=True)
-    half.backward([mx.nd.ones((4, embeddings[0].shape[1]))])
-    half.update()
-    arguments, auxiliary = half.get_params()
+def test_half_precision_rule(family, settings, prelu, half_products):
+    symbol = get_backbone(family)(dtype='float16', half_products=half_products, prelu=prelu, **settings)
+    normalisation = {name for node in named_layers(symbol) for name in (node + '_gamma', node + '_beta')}
+    for data in ('uint8', 'float32'):
+        types, outputs, auxiliary = symbol.infer_type(data=data)
+        for name, dtype in list(zip(symbol.list_arguments(), types))[1:]:
+            is_normalisation = name in normalisation and 'relu' not in name
+            assert dtype == (np.float32 if is_normalisation else np.float16), name
+        assert outputs == [np.float32] and set(auxiliary) == {np.float32}
+    assert 'fc1' in named_layers(symbol) and None not in symbol.infer_shape(data=(2, 3, 112, 112))[0]
+
+
+def inputs_of_operators(symbol, dtype):
+    """Operators -> types of their first input, of a network with images of that type."""
+    internals = symbol.get_internals()
+    types = dict(zip(internals.list_outputs(), internals.infer_type(data=dtype)[1]))
+    nodes = json.loads(symbol.tojson())['nodes']
+    found = {}
+    for node in nodes:
+        if node['inputs']:
+            source = nodes[node['inputs'][0][0]]
+            output = source['name'] if source['op'] == 'null' else source['name'] + '_output'
+            found.setdefault(node['op'], set()).add(np.dtype(types[output]).name)
+    return found
+
+
+@pytest.mark.parametrize('half_products', [False, True])
+def test_activations_are_half_and_products_are_what_the_device_can(half_products):
+    symbol = get_backbone('fmobilefacenet')(dtype='float16', half_products=half_products, **SMALL)
+    found = inputs_of_operators(symbol, 'uint8')
+    product = {'float16' if half_products else 'float32'}
+    assert found['Convolution'] == found['FullyConnected'] == product
+    assert found['LeakyReLU'] == {'float16'} and found['BatchNorm'] == {'float16', 'float32'}   # fc1: float32
+
+
+@pytest.mark.parametrize('family, settings, shape', [('fmobilefacenet', SMALL, (8, 3, 112, 112)),
+                                                     ('fresnet', dict(R18, net_se=1), (8, 3, 32, 32))])
+def test_half_precision_is_close_and_trains_on_the_cpu(family, settings, shape):
+    images, build = random_images(*shape), get_backbone(family)
+    single, plain, fast = (bound(build(dropout=0.0, **precision, **settings), shape=shape) for precision in (
+        {'prelu': 'fast'}, {'dtype': 'float16'}, {'dtype': 'float16', 'prelu': 'fast'}))
+    embedding = forward(single, images).asnumpy()
+    for half in (plain, fast):
+        half.set_params(*single.get_params())
+        np.testing.assert_allclose(forward(half, images).asnumpy(), embedding, rtol=0,
+                                   atol=0.01 * np.abs(embedding).max())
+    assert direction(gradients(single, images)) @ direction(gradients(fast, images)) > 0.99
+    fast.init_optimizer(optimizer_params={'learning_rate': 1e-3, 'momentum': 0.9, 'multi_precision': True})
+    for _ in range(2):
+        gradients(fast, images)
+        fast.update()
+    arguments, auxiliary = fast.get_params()
     single.set_params({name: array.astype('float32') for name, array in arguments.items()}, auxiliary)
-    assert np.isfinite(forward(single, images).asnumpy()).all()
+    updated = forward(single, images).asnumpy()
+    assert np.isfinite(updated).all() and np.abs(updated - embedding).max() > 0.01 * np.abs(embedding).max()
+    np.testing.assert_allclose(forward(fast, images).asnumpy(), updated, rtol=0, atol=0.01 * np.abs(updated).max())
 
 
 def test_two_devices_bind():
-    module = bound(get_backbone('fmobilefacenet')(**SMALL), batch_size=4, contexts=[mx.cpu(0), mx.cpu(1)])
-    assert forward(module, random_images(4)).shape == (4, 128)
+    module = bound(get_backbone('fmobilefacenet')(prelu='fast', **SMALL), shape=(4, 3, 112, 112),
+                   contexts=[mx.cpu(0), mx.cpu(1)])
+    assert forward(module, random_images(4, 3, 112, 112)).shape == (4, 128)
 
 
 @pytest.mark.parametrize('family, settings, named', [
     ('fresnet', {'num_layers': 19}, 'num_layers=19'), ('fresnet', {'net_unit': 7}, 'net_unit=7'),
-    ('fresnet', {'net_input': 0}, 'net_input=0'), ('fresnet', {'net_act': 'gelu'}, 'net_act=gelu'),
-    ('fresnet', {'net_output': 'Q'}, 'net_output=Q'), ('fmobilefacenet', {'net_blocks': (1, 2)}, 'net_blocks')])
+    ('fresnet', {'net_input': 4}, 'net_input=4'), ('fresnet', {'net_act': 'gelu'}, 'net_act=gelu'),
+    ('fresnet', {'net_output': 'Q'}, 'net_output=Q'), ('fresnet', {'dropout': 1.5}, 'dropout=1.5'),
+    ('fresnet', {'dtype': 'float64'}, 'dtype=float64'), ('fresnet', {'prelu': 'faster'}, 'prelu=faster'),
+    ('fmobilefacenet', {'net_blocks': (1, 2)}, 'net_blocks'), ('fmobilefacenet', {'net_blocks': (0, 2, 1, 1)}, '0, 2')])
 def test_senseless_settings_are_named(family, settings, named):
     with pytest.raises(UsageError, match=named):
         get_backbone(family)(**settings)
