@@ -9,12 +9,12 @@ from common.mxnet_loader import mx
 INIT_SCALE = 0.01
 INIT_CHUNK = 1024      # classes per random stream; a constant of the format, seeds depend on it
 BIAS_LR_MULT = 2.0     # the field's habit for the bias of this layer; it has no weight decay
-BLOCK_ELEMENTS = 1 << 22
+BLOCK_ELEMENTS = 1 << 23
 MAX_BLOCK_CLASSES = 65536
 
 
 def default_block_size(embedding_size):
-    """Classes per block: 2^22 weights stay near the cache and keep the cost of the operator calls small."""
+    """Classes per block: 2^23 weights keep the cost of the operator calls small."""
     return min(MAX_BLOCK_CLASSES, max(1024, BLOCK_ELEMENTS // embedding_size))
 
 
@@ -57,16 +57,6 @@ class ClassBlock:
         named = {'centers': self.weight, 'momentum': self.momentum,
                  'bias': self.bias, 'bias_momentum': self.bias_momentum}
         return {name: array for name, array in named.items() if array is not None}
-
-    def inverse_norm(self, work):
-        """(1, K) inverse lengths of the centers; 0 for a zero center, whose cosine is 0 then.
-
-        work (K, D) is overwritten.
-        """
-        ones = mx.nd.ones((1, self.weight.shape[1]), ctx=self.weight.context)
-        mx.nd.square(self.weight, out=work)
-        square = mx.nd.FullyConnected(work, ones, num_hidden=1, no_bias=True)      # row sums, (K, 1)
-        return inverse_root(square).reshape((1, -1))
 
     def update(self, d_weight, d_bias, lr, momentum, wd):
         """SGD with momentum, in place: v <- momentum v - lr (gradient + wd w), w <- w + v."""

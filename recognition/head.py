@@ -8,7 +8,7 @@ from collections import namedtuple
 import numpy as np
 
 from common.mxnet_loader import mx
-from recognition.class_block import ClassBlock, PickedBlock, default_block_size, set_entries
+from recognition.class_block import ClassBlock, PickedBlock, default_block_size, inverse_root, set_entries
 from recognition.product import Product
 from recognition.sampling import Sampler
 from recognition.sharding import block_ranges, locate
@@ -18,8 +18,8 @@ from recognition.softmax import NOTHING, Statistics, block_log_sum, log_sum_exp,
 class Scratch:
     """Arrays that every block and step of a shard uses again; allocating large ones costs page faults.
 
-    similar (N, K), centers (K, D), d_centers (K, D), d_unit (N, D), d_bias (K,) are overwritten at will;
-    logits holds one (N, K) array per block if they are kept, else one for all.
+    similar (N, K), centers (K, D), d_centers (K, D), d_unit (N, D), d_bias (K,) are overwritten at will; logits holds
+    one (N, K) array per block if they are kept, else one for all.
     """
 
     def __init__(self, num_rows, block_sizes, embedding_size, context, keep_logits):
@@ -31,6 +31,7 @@ class Scratch:
         self._centers, self._d_centers = empty(largest, embedding_size), empty(largest, embedding_size)
         self.d_unit, self._d_bias = empty(num_rows, embedding_size), empty(largest)
         self._logits = [empty(num_rows * size) for size in (block_sizes if keep_logits else [largest])]
+        self.ones = mx.nd.ones((1, max(num_rows, embedding_size)), ctx=context)
 
     def of_block(self, number, num_classes):
         """The arrays cut to block `number` of so many classes."""
@@ -38,85 +39,95 @@ class Scratch:
             return flat[:self.num_rows * num_classes].reshape((self.num_rows, num_classes))
         return BlockScratch(matrix(self._logits[number % len(self._logits)]), matrix(self._similar),
                             self._centers[:num_classes], self._d_centers[:num_classes], self.d_unit,
-                            self._d_bias[:num_classes])
+                            self._d_bias[:num_classes], self.ones)
 
 
-BlockScratch = namedtuple('BlockScratch', 'logits similar centers d_centers d_unit d_bias')
+BlockScratch = namedtuple('BlockScratch', 'logits similar centers d_centers d_unit d_bias ones')
+
+
+class CosineScales:
+    """Factors of cosine logits that go with a column (class): flat arrays over all classes that take part.
+
+    inverse_norm = 1 / |w|; logit = inverse_norm * s * (x w); shrink = - inverse_norm^2 / s
+    """
+
+    def __init__(self, blocks, scale, scratch):
+        """blocks: one after the other; scale s."""
+        self._edges = np.cumsum([0] + [len(block.weight) for block in blocks])
+        squares = mx.nd.empty((self._edges[-1], 1), ctx=blocks[0].weight.context)
+        ones = scratch.ones[:, :blocks[0].weight.shape[1]]
+        for number, block in enumerate(blocks):
+            work = mx.nd.square(block.weight, out=scratch.of_block(number, len(block.weight)).centers)
+            mx.nd.FullyConnected(work, ones, num_hidden=1, no_bias=True, out=squares[slice(*self._span(number))])
+        self.flat = inverse_root(squares.reshape((-1,)))
+        self._parts = self.flat, self.flat * scale, mx.nd.square(self.flat) * (-1.0 / scale)
+
+    def _span(self, number):
+        return int(self._edges[number]), int(self._edges[number + 1])
+
+    def of_block(self, number):
+        """(inverse_norm, logit factor, shrink), (1, K) each, of one block."""
+        return [part[slice(*self._span(number))].reshape((1, -1)) for part in self._parts]
 
 
 class BlockStep:
     """One block during one step: its logits, and where the batch's labels meet it.
 
     unit (N, D) are the rows to compare with; places (2, n) int32 the rows and columns of label entries,
-    or None. margin None: logit = x w + b. Else logit = scale * cosine, label entries replaced by the
-    margin's.
+    or None. scales None: logit = x w + b. Else those of CosineScales: logit = s * cosine. Label entries have a
+    logit of their own, with the margin.
     """
 
-    def __init__(self, block, unit, places, margin, keep_logits, scratch):
-        self.block, self.unit, self.places, self.margin = block, unit, places, margin
-        self.keep_logits, self.scratch = keep_logits, scratch
-        self.inverse_norm = None if margin is None else block.inverse_norm(scratch.centers)
-        self.product = self.log_sum = None
-
-    def label_similarity(self):
-        """(n,) cosine (or plain logit) of each label entry: the product of n rows, not of the block."""
-        rows, columns = self.places
-        centers = mx.nd.take(self.block.weight, columns)                           # (n, D)
-        value = mx.nd.sum(mx.nd.take(self.unit, rows) * centers, axis=1)
-        if self.margin is None:
-            bias = self.block.bias
-            return value if bias is None else value + mx.nd.take(bias, columns)
-        return value * mx.nd.take(self.inverse_norm.reshape((-1,)), columns)
+    def __init__(self, block, unit, places, scales, keep_logits, scratch):
+        self.block, self.unit, self.places = block, unit, places
+        self.inverse_norm, self.logit_factor, self.shrink = scales or (None, None, None)
+        self.keep_logits, self.scratch, self.product = keep_logits, scratch, None
 
     def forward(self, label_logit, measure):
         """label_logit (n,) -> (log_sum, best), (N,) each; best only if measured, else None."""
         self.label_logit = label_logit
         self._compute_logits()
-        self.log_sum = block_log_sum(self.scratch.logits, self.scratch.similar)
-        return self.log_sum, row_maximum(self.scratch.logits) if measure else None
+        log_sum = block_log_sum(self.scratch.logits, self.scratch.similar)
+        return log_sum, row_maximum(self.scratch.logits) if measure else None
 
     def _compute_logits(self):
         block, scratch = self.block, self.scratch
         grads = [scratch.d_unit, scratch.d_centers] + ([] if block.bias is None else [scratch.d_bias])
         self.product = Product(self.unit, block.weight, block.bias, scratch.logits, grads)
-        if self.margin is not None:
-            mx.nd.broadcast_mul(scratch.logits, self.inverse_norm * self.margin.scale, out=scratch.logits)
+        if self.logit_factor is not None:
+            mx.nd.broadcast_mul(scratch.logits, self.logit_factor, out=scratch.logits)
         if self.places is not None:
             set_entries(scratch.logits, self.places, self.label_logit)
 
-    def backward(self, log_sum, label_similarity, d_labels, solver):
+    def backward(self, row_factor, label_plain, d_labels, solver):
         """Update the block, return d loss / d unit (N, D), overwritten by the next block.
 
-        log_sum (N,) over all classes; label_similarity, d_labels (n,): similarity of the label entries
-        and the gradient of the loss for it.
+        row_factor (N, 1): what turns the softmax over the block into d loss / d similarity; label_plain, d_labels
+        (n,): logit of the label entries without margin, and the gradient of the loss for their similarity.
         """
         if not self.keep_logits:
             self._compute_logits()
-        scale = 1.0 if self.margin is None else self.margin.scale
         d_similarity = mx.nd.softmax(self.scratch.logits, out=self.scratch.similar)
-        row_factor = mx.nd.exp(self.log_sum - log_sum) * (scale / len(log_sum))
-        mx.nd.broadcast_mul(d_similarity, row_factor.reshape((-1, 1)), out=d_similarity)
+        mx.nd.broadcast_mul(d_similarity, row_factor, out=d_similarity)
         if self.places is not None:
             set_entries(d_similarity, self.places, d_labels)
-        if self.margin is None:
+        if self.shrink is None:
             self.product.backward(d_similarity)
         else:
-            self._backward_cosine(d_similarity, label_similarity)
+            self._backward_cosine(d_similarity, label_plain)
         self.block.update(self.scratch.d_centers, self.scratch.d_bias, *solver)
         return self.scratch.d_unit
 
-    def _backward_cosine(self, d_cosine, label_cosine):
+    def _backward_cosine(self, d_cosine, label_plain):
         """cosine = x w / |w|, so d_w = (sum_n d_cos x - (sum_n d_cos cos) w / |w|) / |w|."""
         logits, scratch = self.scratch.logits, self.scratch
         if self.places is not None:
-            set_entries(logits, self.places, label_cosine * self.margin.scale)
+            set_entries(logits, self.places, label_plain)
         mx.nd.elemwise_mul(d_cosine, logits, out=logits)
-        ones = mx.nd.ones((1, len(logits)), ctx=logits.context)
-        pull = mx.nd.dot(ones, logits) / self.margin.scale                         # (1, K)
+        pull = mx.nd.dot(scratch.ones[:, :len(logits)], logits) * self.shrink      # (1, K)
         mx.nd.broadcast_mul(d_cosine, self.inverse_norm, out=d_cosine)
         self.product.backward(d_cosine)
-        shrink = -pull * mx.nd.square(self.inverse_norm)
-        mx.nd.broadcast_mul(self.block.weight, shrink.reshape((-1, 1)), out=scratch.centers)
+        mx.nd.broadcast_mul(self.block.weight, pull.reshape((-1, 1)), out=scratch.centers)
         mx.nd.elemwise_add(scratch.d_centers, scratch.centers, out=scratch.d_centers)
 
 
@@ -124,10 +135,11 @@ class LabelEntries:
     """The label entries of a shard: rows of the batch whose class it holds, sorted by block.
 
     rows (n,) int32 on the context; places: per block a (2, n_b) int32 array of rows and columns, or None;
-    spans: per block the half-open range among the n entries.
+    spans: per block the half-open range among the n entries; positions (n,) int32: columns, counted from the first
+    block's first class on.
     """
 
-    def __init__(self, located, context):
+    def __init__(self, located, block_sizes, context):
         """located: per block the (rows, columns) of labels, int64 arrays."""
         edges = np.cumsum([0] + [len(rows) for rows, _ in located])
         self.spans = list(zip(edges[:-1], edges[1:]))
@@ -135,13 +147,15 @@ class LabelEntries:
         self.places = [None] * len(located)
         if not self.count:
             return
-        rows = np.concatenate([rows for rows, _ in located])
-        packed = np.concatenate([rows] + [part for pair in located for part in pair]).astype(np.int32)
+        starts = np.cumsum([0] + list(block_sizes))
+        rows = [rows for rows, _ in located]
+        positions = [columns + start for (_, columns), start in zip(located, starts)]
+        packed = np.concatenate(rows + positions + [part for pair in located for part in pair]).astype(np.int32)
         packed = mx.nd.array(packed, ctx=context, dtype=np.int32)      # one copy to the device for all
-        self.rows = packed[:self.count]
+        self.rows, self.positions = packed[:self.count], packed[self.count:2 * self.count]
         for block, (first, last) in enumerate(self.spans):
             if first < last:
-                start = self.count + 2 * first
+                start = 2 * self.count + 2 * first
                 self.places[block] = packed[start:start + 2 * (last - first)].reshape((2, -1))
 
     def spread(self, values, num_rows):
@@ -183,17 +197,17 @@ class HeadShard:
         num_rows = len(labels)
         nothing = mx.nd.full((num_rows,), NOTHING, ctx=self.context)
         blocks, located = self._pick(locate(labels, [(block.start, block.stop) for block in self.blocks]), num_update)
-        self._entries = LabelEntries(located, self.context)
+        self._entries = LabelEntries(located, [len(block.weight) for block in blocks], self.context)
         self._steps = self._block_steps(unit, blocks)
-        target_logit, target_plain = self._label_statistics(num_rows)
+        target_logit, target_plain = self._label_statistics(unit, blocks)
         log_sums, bests = [nothing], [nothing]
         for step, (first, last) in zip(self._steps, self._entries.spans):
             log_sum, best = step.forward(self._label_logit[first:last] if first < last else None, measure)
             log_sums.append(log_sum)
             bests.append(best)
-        log_sum = log_sum_exp(mx.nd.stack(*log_sums, axis=0))
+        self._log_sums = mx.nd.stack(*log_sums, axis=0)                            # (blocks + 1, N)
         best = mx.nd.max(mx.nd.stack(*bests, axis=0), axis=0) if measure else nothing
-        return Statistics.of(log_sum, target_logit, target_plain, best)
+        return Statistics.of(log_sum_exp(self._log_sums), target_logit, target_plain, best)
 
     def _pick(self, located, num_update):
         """Blocks of the classes that take part, and where the labels are in them."""
@@ -212,40 +226,54 @@ class HeadShard:
         if self._scratch is None or self._scratch.num_rows != len(unit):
             sizes = [self.sampler.capacity(len(block.weight), len(unit)) for block in self.blocks]
             self._scratch = Scratch(len(unit), sizes, unit.shape[1], self.context, self.keep_logits)
-        return [BlockStep(block, unit, places, self.margin, self.keep_logits,
+        self._scales = None if self.margin is None else CosineScales(blocks, self.margin.scale, self._scratch)
+        return [BlockStep(block, unit, places, self._scales and self._scales.of_block(number), self.keep_logits,
                           self._scratch.of_block(number, len(block.weight)))
                 for number, (block, places) in enumerate(zip(blocks, self._entries.places))]
 
-    def _label_statistics(self, num_rows):
+    def _label_statistics(self, unit, blocks):
         """Margin of the label entries of all blocks at once -> target logit and plain logit, (N,) each."""
-        if not self._entries.count:
+        entries, num_rows = self._entries, len(unit)
+        if not entries.count:
             zeros = mx.nd.zeros((num_rows,), ctx=self.context)
             return zeros, zeros
-        similarity = mx.nd.concat(*[step.label_similarity() for step in self._steps
-                                    if step.places is not None], dim=0)
-        self._label_similarity = plain = logit = similarity
+        similarity = self._label_similarity(unit, blocks)
+        self._label_plain = self._label_logit = similarity
         self._label_slope = mx.nd.ones_like(similarity)
         if self.margin is not None:
-            logit, self._label_slope = self.margin.target(similarity)
-            plain = similarity * self.margin.scale
-        self._label_logit = logit
-        return self._entries.spread(logit, num_rows), self._entries.spread(plain, num_rows)
+            self._label_logit, self._label_slope = self.margin.target(similarity)
+            self._label_plain = similarity * self.margin.scale
+        return entries.spread(self._label_logit, num_rows), entries.spread(self._label_plain, num_rows)
+
+    def _label_similarity(self, unit, blocks):
+        """(n,) cosine (or plain logit) of each label entry: the product of n rows, not of whole blocks."""
+        entries = self._entries
+        owning = [(block, places[1]) for block, places in zip(blocks, entries.places) if places is not None]
+        centers = mx.nd.concat(*[mx.nd.take(block.weight, columns) for block, columns in owning], dim=0)   # (n, D)
+        value = mx.nd.sum(mx.nd.take(unit, entries.rows) * centers, axis=1)
+        if self.margin is not None:
+            return value * mx.nd.take(self._scales.flat, entries.positions)
+        if blocks[0].bias is not None:
+            value = value + mx.nd.concat(*[mx.nd.take(block.bias, columns) for block, columns in owning], dim=0)
+        return value
 
     def backward(self, log_sum, lr, momentum, wd):
         """Second half: log_sum (N,) over all classes -> d loss / d unit (N, D) of this shard's classes.
 
         The loss is the mean over the N rows. All blocks are updated on the way. None for an empty shard.
         """
-        entries = self._entries
+        entries, num_rows = self._entries, len(log_sum)
+        scale = 1.0 if self.margin is None else self.margin.scale
+        row_factors = mx.nd.exp(mx.nd.broadcast_sub(self._log_sums, log_sum.reshape((1, -1)))) * (scale / num_rows)
         if entries.count:
             probability = mx.nd.exp(self._label_logit - mx.nd.take(log_sum, entries.rows))
-            d_labels = (probability - 1.0) * self._label_slope / len(log_sum)
+            d_labels = (probability - 1.0) * self._label_slope / num_rows
         d_unit = None
-        for step, (first, last) in zip(self._steps, entries.spans):
+        for number, (step, (first, last)) in enumerate(zip(self._steps, entries.spans), start=1):
             label_parts = (None, None)
             if first < last:
-                label_parts = self._label_similarity[first:last], d_labels[first:last]
-            part = step.backward(log_sum, *label_parts, (lr, momentum, wd))
+                label_parts = self._label_plain[first:last], d_labels[first:last]
+            part = step.backward(row_factors[number].reshape((-1, 1)), *label_parts, (lr, momentum, wd))
             d_unit = part.copy() if d_unit is None else mx.nd.elemwise_add(d_unit, part, out=d_unit)
         self._steps = None
         return d_unit
