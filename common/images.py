@@ -37,7 +37,7 @@ def decode_rgb(encoded, size, out=None):
 
 def decode_bgr(encoded, size):
     """Encoded image (bytes-like) -> uint8 (h, w, 3), B, G, R as OpenCV has it. CorruptImage as above."""
-    _check_before_decoding(encoded)
+    image_size(encoded)
     try:
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), _COLOUR)        # (h0, w0, 3)
     except cv2.error as error:
@@ -60,8 +60,11 @@ def resize(image, size):
     return cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
 
 
-def _check_before_decoding(encoded):
-    """CorruptImage for what must not reach the decoder: no image, a cut one, a giant."""
+def image_size(encoded):
+    """(h, w) that the header of an encoded image states.
+
+    CorruptImage for what must not reach the decoder: no image, a cut one, a giant.
+    """
     try:
         if encoded[:2] == _JPEG_BEGIN:
             width, height = _jpeg_size(encoded)
@@ -73,6 +76,7 @@ def _check_before_decoding(encoded):
         raise CorruptImage('an image of %d bytes that ends inside its header' % len(encoded)) from None
     if width * height > MAX_PIXELS:
         raise CorruptImage('an image of %d x %d pixels; at most %d pixels are read' % (width, height, MAX_PIXELS))
+    return height, width
 
 
 def _jpeg_size(encoded):
