@@ -152,7 +152,7 @@ def test_real_faces_of_other_people_are_told_apart(shared_data, tmp_path, capsys
     log = capsys.readouterr().err
     assert code == 0, log
     accuracies = [float(text) for text in re.findall(r'with flip (\d\.\d+)', log)]
-    assert len(accuracies) == 2 and accuracies[-1] > 0.72, log
+    assert len(accuracies) == 2 and accuracies[-1] > 0.68, log
 
 
 @pytest.mark.slow
