@@ -36,5 +36,5 @@ setup(
         'gpu': ['mxnet-cu112==1.9.1'] + CUDA,
         'test': ['pytest>=7', 'hypothesis', 'ruff'],
     },
-    entry_points={'console_scripts': ['shardface-train = train_parall:main']},
+    entry_points={'console_scripts': ['shardface-train = train_parall:main', 'rec2shufrec = common.rec2shufrec:main']},
 )

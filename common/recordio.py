@@ -201,6 +201,12 @@ class RecordFile(RecordView):
             begin = offset - offset % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_WILLNEED, begin, min(offset + size, self.size) - begin)
 
+    def forget(self, offset, size):
+        """Let go of the memory of this range, which has been read; it can be read again."""
+        if hasattr(self._map, 'madvise'):
+            begin = offset - offset % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, begin, min(offset + size, self.size) - begin)
+
 
 class RecordWriter:
     """Writes a .rec, and its .idx if a name is given, under temporary names until commit().
