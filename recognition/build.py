@@ -40,20 +40,24 @@ def build_iter(cfg, num_devices):
     return get_face_image_iter(options, (channels, height, width), os.path.join(cfg.dataset_path, 'train.rec'))
 
 
-def build_symbol(cfg, get_backbone, **precision):
-    """The network's symbol with those settings of cfg that its family has."""
+def build_symbol(cfg, get_backbone, **training):
+    """The network's symbol with those settings of cfg that its family has.
+
+    training: how the same network is computed while it is trained (precision, form of PReLU).
+    """
     builder = get_backbone(cfg.net_name)
     known = inspect.signature(builder).parameters
     settings = {name: value for name, value in cfg.items() if name in known}
-    return builder(embedding_size=cfg.emb_size, **settings, **precision)
+    return builder(embedding_size=cfg.emb_size, **settings, **training)
 
 
 def build_backbone(cfg, get_backbone, contexts, solver):
-    precision = {}
+    on_gpu = contexts[0].device_type == 'gpu'
+    training = {'prelu': 'plain' if on_gpu else 'fast'}
     if cfg.fp16:
-        precision = {'dtype': 'float16', 'half_products': contexts[0].device_type == 'gpu'}
+        training.update(dtype='float16', half_products=on_gpu)
     height, width, channels = cfg.image_shape
-    backbone = Backbone(build_symbol(cfg, get_backbone, **precision), contexts, cfg.per_batch_size * len(contexts),
+    backbone = Backbone(build_symbol(cfg, get_backbone, **training), contexts, cfg.per_batch_size * len(contexts),
                         (channels, height, width), cfg.seed)
     if cfg.pretrained:
         take_pretrained(backbone, cfg.pretrained, cfg.pretrained_epoch)
