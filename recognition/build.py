@@ -52,10 +52,9 @@ def build_symbol(cfg, get_backbone, **training):
 
 
 def build_backbone(cfg, get_backbone, contexts, solver):
-    on_gpu = contexts[0].device_type == 'gpu'
-    training = {'prelu': 'plain' if on_gpu else 'fast'}
+    training = {'prelu': 'fast'}            # the plain operator's own slope gradient is wrong in symbols
     if cfg.fp16:
-        training.update(dtype='float16', half_products=on_gpu)
+        training.update(dtype='float16', half_products=contexts[0].device_type == 'gpu')
     height, width, channels = cfg.image_shape
     backbone = Backbone(build_symbol(cfg, get_backbone, **training), contexts, cfg.per_batch_size * len(contexts),
                         (channels, height, width), cfg.seed)
