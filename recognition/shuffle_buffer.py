@@ -7,7 +7,9 @@ in memory together and come out in random order, while the next window is read.
 """
 import collections
 import concurrent.futures
+import mmap
 import threading
+import weakref
 
 import numpy as np
 
@@ -65,8 +67,8 @@ class ChunkTable:
 
 
 def _read(path, start, size):
-    """memoryview of a piece of a file, read in one go."""
-    data = memoryview(np.empty(size, np.uint8))
+    """memoryview of a piece of a file, read in one go. Memory of its own, which goes back to the system at once."""
+    data = memoryview(mmap.mmap(-1, size, access=mmap.ACCESS_COPY))
     try:
         with open(path, 'rb', buffering=0) as stream:
             stream.seek(start)
@@ -164,6 +166,7 @@ class RecordStream:
         self._next_number = int(np.searchsorted(ends, skipped, 'right'))       # of the window that is being read
         self._skip = int(skipped - ends[self._next_number] + plan.counts[self._next_number])
         self._rows = collections.deque()                       # of the windows that are in memory
+        self._before = self._newest = lambda: None             # weak references to the last two windows
         self._stopped = threading.Event()
         self._pool = concurrent.futures.ThreadPoolExecutor(1, 'reader')
         self._future = self._pool.submit(self._read, self._next_number)
@@ -173,23 +176,29 @@ class RecordStream:
 
     def ready(self, count):
         """Whether take(count) returns without waiting."""
-        return len(self._rows) >= count or self._future.done()
+        return len(self._rows) >= count or self._future is None or self._future.done()
+
+    @property
+    def is_read(self):
+        """Whether only the last window is left, and the thread has nothing to do."""
+        return self._next_number == len(self._plan.windows) and self._before() is None
 
     def take(self, count):
         """The next `count` records. What went wrong in the thread is raised here, every time."""
         while len(self._rows) < count:
+            self._read_ahead()
             wait_for([self._future])
             window, size = self._future.result(), self._plan.counts[self._next_number]
             self._rows.extend((window, row) for row in range(self._skip, size))
-            self._next_number, self._skip = self._next_number + 1, 0
-            if self._next_number < len(self._plan.windows):
-                self._future = self._pool.submit(self._read, self._next_number)
+            self._next_number, self._skip, self._future = self._next_number + 1, 0, None
+            self._before, self._newest = self._newest, weakref.ref(window)
+        if self._before() is None:                             # two windows at most are in memory
+            self._read_ahead()
         return [self._rows.popleft() for _ in range(count)]
 
-    @property
-    def is_read(self):
-        """Whether the last window was taken: the thread has nothing left to do."""
-        return self._next_number == len(self._plan.windows)
+    def _read_ahead(self):
+        if self._future is None and self._next_number < len(self._plan.windows):
+            self._future = self._pool.submit(self._read, self._next_number)
 
     def put_back(self, rows):
         """Rows that were taken come again, before the others."""

@@ -3,6 +3,7 @@ import logging
 import os
 import threading
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from common.images import decode_rgb
 from common.recordio import MAGIC_BYTES, pack
 from recognition.image_iter import FaceImageIter, get_face_image_iter
 from recognition.sequential_iter import SequentialFaceIter
+from recognition.shuffle_buffer import Window
 from tests.make_sets import cut, encode, jpeg, picture, plain_set, write_set
 from tests.make_shuffled import in_parts, sequential_set
 
@@ -234,6 +236,22 @@ def test_mixing_is_measured(tmp_path, open_iter, caplog, small_chunks):
     labels(images)
     assert 'sorted by label' not in caplog.text
     assert caplog.text.count('of neighbouring images have the same label (5.51 % by chance)') == 1
+
+
+def test_two_windows_at_most_are_in_memory(tmp_path, open_iter, small_chunks, monkeypatch):
+    alive, most = weakref.WeakSet(), []
+
+    class CountedWindow(Window):
+        def __init__(self, *args):
+            alive.add(self)
+            most.append(len(alive))
+            super().__init__(*args)
+
+    monkeypatch.setattr('recognition.shuffle_buffer.Window', CountedWindow)
+    images = open_iter(sequential_set(tmp_path, range(100)), 1, shuffle_chunk_size=1000)
+    labels(images)
+    labels(images)
+    assert len(most) > 8 and max(most) == 2
 
 
 def test_the_set_may_not_change(tmp_path, open_iter, small_chunks):
