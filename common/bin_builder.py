@@ -1,9 +1,14 @@
 """Build a verification set (NAME.bin) from photos: a list of pairs, or folders of identities to draw pairs from.
 
-    python -m common.bin_builder --input photos --num-pairs 6000 --output val.bin
+    bin_builder --input photos --num-pairs 6000 --output val.bin
 """
 import os
 import sys
+
+try:
+    import common  # noqa: F401
+except ModuleNotFoundError:          # run by its path, from a checkout that is not installed
+    import as_package  # noqa: F401
 
 import numpy as np
 
@@ -20,7 +25,7 @@ FLAGS = {'0': False, '1': True}
 def make_parser():
     parser = tool_parser(
         'bin_builder', 'Build a verification set (NAME.bin) from photos.',
-        'python -m common.bin_builder --input photos --num-pairs 6000 --seed 0 --output val.bin')
+        'bin_builder --input photos --num-pairs 6000 --seed 0 --output val.bin')
     add = parser.add_argument
     add('--input', required=True, metavar='X', help='text file with lines PATH<tab>PATH<tab>1 (same person) or 0 '
         '(different people), or folder with IDENTITY/PHOTO.jpg to draw pairs from')

@@ -114,6 +114,13 @@ def pack_metadata(first, stop, key=0):
     return pack(np.array([first, stop], np.float32), b'', key)
 
 
+def is_metadata(record_file, offsets):
+    """(n,) bool: which of the records at these offsets are whole ones of two numbers and no image."""
+    words = record_file.words
+    return ((words(offsets, 0) == MAGIC) & (words(offsets, 1) == (WHOLE << 29 | METADATA_SIZE - HEAD_SIZE))
+            & (words(offsets, 2) == 2))
+
+
 class FaceSet:
     """An opened indexed set: where its images are. Positions 0 ... num_images - 1 follow the keys."""
 
@@ -197,14 +204,14 @@ def open_face_set(path_imgrec):
             raise UserError('%s is empty: no records are listed in it' % path_index)
         if keys[-1] <= np.iinfo(np.int32).max:
             keys = keys.astype(np.int32)                       # half the memory of a set of tens of millions
-        is_metadata = _IndexCheck(record_file, path_index, keys, offsets).run()
-        num_metadata = int(np.count_nonzero(is_metadata))
+        without_image = _IndexCheck(record_file, path_index, keys, offsets).run()
+        num_metadata = int(np.count_nonzero(without_image))
         if num_metadata == len(keys):
             raise UserError('%s holds no images, only %d metadata records' % (path_imgrec, num_metadata))
-        if num_metadata and not is_metadata[0]:
+        if num_metadata and not without_image[0]:
             log.warning('%s has no header record; %d records with two numbers and no image are left out',
                         path_imgrec, num_metadata)
-        images = _selection(~is_metadata)
+        images = _selection(~without_image)
         return FaceSet(record_file, path_index, keys[images], offsets[images], num_metadata)
     except BaseException:
         record_file.close()
@@ -270,7 +277,7 @@ class _IndexCheck:
     def _find_metadata(self, order):
         """Candidates by size, the distance to the next record in the file, are looked at; nothing else is read."""
         count = len(self.offsets)
-        is_metadata = np.zeros(count, bool)
+        found = np.zeros(count, bool)
         for start in range(0, count, _CHUNK):
             stop = min(start + _CHUNK, count)
             records = np.arange(start, stop) if order is None else order[start:stop]
@@ -279,11 +286,5 @@ class _IndexCheck:
             size = np.append(self.offsets[ends], [self.record_file.size] * (len(offsets) - len(ends))) - offsets
             self._refuse(records[size < HEAD_SIZE], 'is also the offset of another key: create the .idx again')
             candidates = records[size == METADATA_SIZE]
-            is_metadata[candidates] = self._is_metadata(self.offsets[candidates])
-        return is_metadata
-
-    def _is_metadata(self, offsets):
-        """(n,) bool: whole records of two numbers and no image."""
-        words = self.record_file.words
-        return ((words(offsets, 0) == MAGIC) & (words(offsets, 1) == (WHOLE << 29 | METADATA_SIZE - HEAD_SIZE))
-                & (words(offsets, 2) == 2))
+            found[candidates] = is_metadata(self.record_file, self.offsets[candidates])
+        return found

@@ -1,10 +1,15 @@
 """Build a training set (train.rec, train.idx, property) from photos: folders of identities, or a list file.
 
-    python -m common.rec_builder --input photos --output set --resize 112x112
+    rec_builder --input photos --output set --resize 112x112
 """
 import collections
 import os
 import sys
+
+try:
+    import common  # noqa: F401
+except ModuleNotFoundError:          # run by its path, from a checkout that is not installed
+    import as_package  # noqa: F401
 
 from common.command import on_threads, parse_size, refuse_output, require_range, run_tool, tool_parser
 from common.errors import UsageError, UserError
@@ -21,7 +26,7 @@ def make_parser():
     parser = tool_parser(
         'rec_builder', 'Build a training set (train.rec, train.idx, property) from photos. Identities are numbered in '
         'natural order (2 before 10); labels.tsv in the output says which class is which.',
-        'python -m common.rec_builder --input photos --output set --resize 112x112')
+        'rec_builder --input photos --output set --resize 112x112')
     add = parser.add_argument
     add('--input', required=True, metavar='X', help='folder with IDENTITY/PHOTO.jpg, or a text file with lines '
         'PATH<tab>LABEL (paths start at the folder of the file, or at --root)')

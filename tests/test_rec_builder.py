@@ -142,7 +142,7 @@ def test_help_has_an_example(capsys):
     with pytest.raises(SystemExit) as stopped:
         rec_builder.main(['--help'])
     assert stopped.value.code == 0
-    assert 'python -m common.rec_builder --input' in capsys.readouterr().out
+    assert 'rec_builder --input' in capsys.readouterr().out
 
 
 def test_exit_codes(capsys):
