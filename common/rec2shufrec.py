@@ -153,7 +153,8 @@ class Conversion:
                                         % (count, self.args.parts)))
         form = label_format(self.num_classes)
         with Progress('writing', self.total) as progress:
-            write_parts(folder, shuffler.batches(), count, self.args.parts, form, progress.advance)
+            is_whole = not self.resize and all(source.is_whole for source in self.sources)
+            write_parts(folder, shuffler.batches(), count, self.args.parts, form, is_whole, progress.advance)
         shutil.rmtree(buckets)
         if self.args.verify:
             self._verify(folder, form)

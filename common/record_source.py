@@ -33,6 +33,7 @@ class Source:
         self.property = read_property(self.folder)
         self.labels = Distinct()
         self.num_images = self.num_metadata = 0
+        self.is_whole = True                                   # no magic number but those that begin the records
         self.dropped = []                                      # (path, offset, reason)
 
     @property
@@ -53,6 +54,7 @@ class Source:
                     self.num_images += len(images)
                     self.labels.add(numbers)
                     end = record_file.end_of(records[-1][0])
+                    self.is_whole &= record_file.num_magic(records[0][0], end) == len(records)
                     yield numbers, ids, images, end - records[0][0]
                     record_file.forget(records[0][0], end - records[0][0])
 

@@ -7,9 +7,10 @@ import numpy as np
 from common.chunk_index import ChunkIndexWriter, chunk_index_path
 from common.errors import UserError
 from common.face_record import FLOAT32, SPLIT, SPLIT24, class_id
-from common.recordio import RecordFile, RecordWriter, unpack
+from common.recordio import MAGIC, RecordFile, RecordWriter, unpack
 from common.sequential_set import part_path
 
+WRITTEN_AT_ONCE = 256                # records
 _SCALAR = np.dtype([('flag', '<u4'), ('label', '<f4'), ('id', '<u8'), ('id2', '<u8')])
 _PAIR = np.dtype(_SCALAR.descr + [('high', '<f4'), ('low', '<f4')])
 
@@ -20,7 +21,7 @@ def label_format(num_classes):
 
 
 def pack_headers(numbers, ids, form):
-    """Label parts of many payloads, as face_record.pack_class_id makes them: list of bytes.
+    """Label parts of many payloads, as face_record.pack_class_id makes them: an array, an item per record.
 
     numbers: class ids, int64 (n,); ids: uint64 (n,); form: FLOAT32 or SPLIT24.
     """
@@ -30,8 +31,7 @@ def pack_headers(numbers, ids, form):
         headers['flag'], headers['high'], headers['low'] = 2, numbers // SPLIT, numbers % SPLIT
     else:
         headers['label'] = numbers
-    data, size = headers.tobytes(), headers.itemsize
-    return [data[start:start + size] for start in range(0, len(data), size)]
+    return headers
 
 
 def part_paths(folder, num_parts):
@@ -40,28 +40,45 @@ def part_paths(folder, num_parts):
     return [whole] if num_parts == 1 else [part_path(whole, number, num_parts) for number in range(num_parts)]
 
 
-def write_parts(folder, batches, num_records, num_parts, form, advance):
+def write_parts(folder, batches, num_records, num_parts, form, is_whole, advance):
     """Write batches (see Shuffler.batches) into num_parts files whose counts differ by one at most.
 
+    is_whole: every image is known not to hold the magic number at a multiple of 4, which saves looking for it.
     advance(records, bytes) is called as they are written.
     """
-    payloads = _payloads(batches, form, advance)
-    for number, path in enumerate(part_paths(folder, num_parts)):
-        count = (number + 1) * num_records // num_parts - number * num_records // num_parts
+    pieces = _pieces(batches, [number * num_records // num_parts for number in range(1, num_parts + 1)])
+    for path in part_paths(folder, num_parts):
         index = ChunkIndexWriter()
         with RecordWriter(path) as writer:
-            for _ in range(count):
-                index.add(writer.write(0, next(payloads)))
+            for entries, images, is_last in pieces:
+                for offset in _write(writer, pack_headers(entries['number'], entries['id'], form), images, is_whole):
+                    index.add(offset)
+                advance(len(images), int(entries['size'].sum()))
+                if is_last:
+                    break
         index.write(chunk_index_path(path), os.path.getsize(path))
-    if next(payloads, None) is not None:
-        raise ValueError('more records than the %d counted' % num_records)
 
 
-def _payloads(batches, form, advance):
+def _pieces(batches, ends):
+    """Yield (entries, images, is last of its part) of a few MB; ends: number of the record after each part."""
+    first, ends = 0, iter(ends)
+    end = next(ends)
     for entries, images in batches:
-        for header, image in zip(pack_headers(entries['number'], entries['id'], form), images):
-            yield b''.join((header, image))
-        advance(len(images), int(entries['size'].sum()))
+        start = 0
+        while start < len(images):
+            stop = min(start + WRITTEN_AT_ONCE, len(images), start + end - first)
+            first += stop - start
+            yield entries[start:stop], images[start:stop], first == end
+            start, end = stop, next(ends, end) if first == end else end
+
+
+def _write(writer, headers, images, is_whole):
+    """Write records; returns their offsets as a list."""
+    data, size = headers.tobytes(), headers.itemsize
+    packed = [data[start:start + size] for start in range(0, len(data), size)]
+    if is_whole and not (np.frombuffer(data, '<u4') == MAGIC).any():
+        return writer.write_whole(packed, images).tolist()
+    return [writer.write(0, b''.join(parts)) for parts in zip(packed, images)]
 
 
 class Fingerprint:
