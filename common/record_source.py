@@ -31,6 +31,8 @@ class Source:
         self.folder = os.path.dirname(self.paths[0])
         self.size = sum(os.path.getsize(path) for path in self.paths)
         self.property = read_property(self.folder)
+        self.label_format = self.property.label_format if self.property else FLOAT32
+        self._limit = self.property.num_classes if self.property else MAX_CLASS
         self.labels = Distinct()
         self.num_images = self.num_metadata = 0
         self.is_whole = True                                   # no magic number but those that begin the records
@@ -80,20 +82,13 @@ class Source:
             if len(image) == 0:
                 self._drop(path, offset, 'no image in the record', policy != REFUSE)
                 return None
-            return self._checked(class_id(header, self.label_format)), header.id, image, offset
+            number = class_id(header, self.label_format)
+            if number >= self._limit:
+                raise ValueError('label %d outside [0, %d)' % (number, self._limit))
+            return number, header.id, image, offset
         except ValueError as error:
             self._drop(path, offset, error, policy == DROP)
             return None
-
-    @property
-    def label_format(self):
-        return self.property.label_format if self.property else FLOAT32
-
-    def _checked(self, number):
-        limit = self.property.num_classes if self.property else MAX_CLASS
-        if number >= limit:
-            raise ValueError('label %d outside [0, %d)' % (number, limit))
-        return number
 
     def _drop(self, path, offset, reason, allowed):
         if not allowed:
