@@ -23,7 +23,7 @@ from common.command import parse_size, require_range, run_tool, tool_parser
 from common.errors import UsageError, UserError
 from common.face_record import FLOAT32, SPLIT, SPLIT24, Property, write_property
 from common.files import replacing
-from common.record_source import DROP, REFUSE, Preparation, Source, first_image_size
+from common.record_source import DROP, REFUSE, Preparation, Source, first_image_size, warn_about_index
 from common.sequential_set import RECORDS, SHUFFLED
 from common.shuffle import Shuffler, num_buckets
 from common.shuffled_writer import Fingerprint, fingerprint_of, label_format, write_parts
@@ -179,6 +179,7 @@ class Conversion:
                     progress.advance(len(images), size)
                 first += 0 if self.args.same_labels else source.num_classes
                 _warn_about_rounding(source)
+                warn_about_index(source)
 
     @property
     def num_classes(self):

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from common.errors import UserError
-from common.face_record import FLOAT32, class_id, read_property
+from common.face_record import FLOAT32, class_id, index_path, read_property
 from common.images import CorruptImage, decode_bgr, image_size
 from common.recordio import RecordFile, unpack
 from common.sequential_set import find_parts
@@ -168,6 +168,18 @@ class Preparation:
         if self._size in (None, size):
             return image
         return cv2.imencode('.jpg', decoded, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
+
+
+def warn_about_index(source):
+    """Warn if there is an index that lists another number of records than were found; after the pass."""
+    path, found = index_path(source.paths[0]), source.num_images + source.num_metadata + len(source.dropped)
+    if len(source.paths) > 1 or not os.path.isfile(path):
+        return
+    with open(path, 'rb') as stream:
+        listed = sum(1 for line in stream if line.strip())
+    if listed != found:
+        log.warning('%s lists %d records, %s holds %d: the index is not used, all records were taken',
+                    path, listed, os.path.basename(source.paths[0]), found)
 
 
 def first_image_size(source):

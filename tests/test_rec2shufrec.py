@@ -21,7 +21,7 @@ from common.sequential_set import open_sequential_set, part_path
 from common.shuffle import Shuffler, num_buckets
 from common.temporary_folder import locked
 from tests.conftest import ROOT
-from tests.make_sets import cut, identity_set, jpeg, plain_set, write_set
+from tests.make_sets import cut, edit_index, identity_set, jpeg, plain_set, write_set
 
 
 def convert(source, output, *flags, code=0):
@@ -134,7 +134,7 @@ def test_plain_sets_scalar_labels_no_index_no_property(tmp_path, labels):
     assert found.num_classes == 1 + int(np.max(np.array(labels).reshape(4, -1)[:, 0]))
 
 
-def test_sparse_keys_wrong_ranges_and_split_identities(tmp_path, caplog):
+def test_sparse_keys_wrong_ranges_and_split_identities(tmp_path):
     first = SPLIT - 3
     images = {first + number: pack(number // 4, jpeg(number), 0) for number in range(10)}
     ranges = [(0, 4), (4, 6), (6, 8), (8, 10)]                          # class 1 has two identity records
@@ -143,8 +143,7 @@ def test_sparse_keys_wrong_ranges_and_split_identities(tmp_path, caplog):
     payloads.update({first + 10 + row: pack(np.float32([first + a, first + b]), b'')
                      for row, (a, b) in enumerate(ranges)})
     path = write_set(tmp_path / 'in', payloads)
-    with caplog.at_level('INFO', 'shardface'):
-        convert(tmp_path / 'in', tmp_path / 'out')
+    convert(tmp_path / 'in', tmp_path / 'out')
     assert len(contents(tmp_path / 'out' / 'train.rec')) == 10 and same_content(path, tmp_path / 'out' / 'train.rec')
     assert read_property(str(tmp_path / 'out')).num_classes == 3
 
@@ -213,11 +212,20 @@ def test_labels_that_are_no_class(tmp_path, capsys, label):
     assert len(contents(tmp_path / 'out' / 'train.rec')) == 2
 
 
-def test_label_outside_property_and_classes_without_images(tmp_path, capsys, caplog):
+def test_label_outside_property(tmp_path, capsys):
     path = plain_set(tmp_path / 'in', [0, 4])
     write_property(folder_of(path), Property(3, 112, 112))
     convert(tmp_path / 'in', tmp_path / 'out', code=1)
     assert 'label 4 outside [0, 3)' in capsys.readouterr().err
+
+
+def test_an_index_of_fewer_records_and_classes_without_images(tmp_path, capsys):
+    path = plain_set(tmp_path / 'in', [0, 1, 4])
+    edit_index(path, lambda pairs: pairs[:2])
+    convert(tmp_path / 'in', tmp_path / 'out')
+    log = capsys.readouterr().err
+    assert 'train.idx lists 2 records, train.rec holds 3' in log and '2 of 5 classes have no image' in log
+    assert len(contents(tmp_path / 'out' / 'train.rec')) == 3
 
 
 @pytest.mark.parametrize('num_bytes', [1, 40, 2000])
