@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from common.errors import UsageError
+from common.errors import UsageError, UserError
 
 ENTRY = np.dtype([('draw', '<u8'), ('number', '<i8'), ('id', '<u8'), ('size', '<u4')])
 MIN_BUFFER = 1 << 16                 # bytes; smaller pieces would make the disk seek
@@ -73,8 +73,7 @@ class Shuffler:
         for bucket, (images, entries) in enumerate(zip(self._images, self._entries)):
             if len(images) + len(entries) > self._limit:
                 for buffer, kind in (images, 'images'), (entries, 'entries'):
-                    with open(self._path(bucket, kind), 'ab', buffering=0) as stream:
-                        write_all(stream, buffer)
+                    append(self._path(bucket, kind), buffer)
                     del buffer[:]
 
     def _take(self, buffers, bucket, kind):
@@ -92,12 +91,15 @@ class Shuffler:
         return whole
 
 
-def write_all(stream, data):
-    """Write all of `data` to an unbuffered stream."""
-    view = memoryview(data)
-    while len(view):
-        view = view[stream.write(view):]
-    view.release()
+def append(path, data):
+    """Append bytes to a file, past all buffers. UserError if the disk refuses."""
+    try:
+        with open(path, 'ab', buffering=0) as stream, memoryview(data) as view:
+            written = 0
+            while written < len(view):
+                written += stream.write(view[written:])
+    except OSError as error:
+        raise UserError('cannot write the temporary file %s: %s' % (path, error.strerror)) from None
 
 
 def read_all(stream, view):
