@@ -18,7 +18,7 @@ from recognition.softmax import NOTHING, Statistics, block_log_sum, log_sum_exp,
 class Scratch:
     """Arrays that every block and step of a shard uses again; allocating large ones costs page faults.
 
-    similar (N, K), centers (K, D), d_centers (K, D), d_unit (N, D), d_bias (K,) are overwritten at will; logits holds
+    similar (N, K), d_centers (K, D), d_unit (N, D), d_bias (K,) are overwritten at will; logits holds
     one (N, K) array per block if they are kept, else one for all.
     """
 
@@ -28,21 +28,25 @@ class Scratch:
         largest = max(block_sizes)
         self.num_rows = num_rows
         self._similar = empty(num_rows * largest)
-        self._centers, self._d_centers = empty(largest, embedding_size), empty(largest, embedding_size)
-        self.d_unit, self._d_bias = empty(num_rows, embedding_size), empty(largest)
+        self._d_centers, self._d_bias = empty(largest, embedding_size), empty(largest)
+        self.d_unit = empty(num_rows, embedding_size)
         self._logits = [empty(num_rows * size) for size in (block_sizes if keep_logits else [largest])]
-        self.ones = mx.nd.ones((1, max(num_rows, embedding_size)), ctx=context)
+        self.ones = mx.nd.ones((1, num_rows), ctx=context)
 
     def of_block(self, number, num_classes):
         """The arrays cut to block `number` of so many classes."""
         def matrix(flat):
             return flat[:self.num_rows * num_classes].reshape((self.num_rows, num_classes))
         return BlockScratch(matrix(self._logits[number % len(self._logits)]), matrix(self._similar),
-                            self._centers[:num_classes], self._d_centers[:num_classes], self.d_unit,
-                            self._d_bias[:num_classes], self.ones)
+                            self._d_centers[:num_classes], self.d_unit, self._d_bias[:num_classes], self.ones)
 
 
-BlockScratch = namedtuple('BlockScratch', 'logits similar centers d_centers d_unit d_bias ones')
+BlockScratch = namedtuple('BlockScratch', 'logits similar d_centers d_unit d_bias ones')
+
+
+def as_rows(centers):
+    """(K, D) -> (K, 1, D): a batch of single rows, for the batched products."""
+    return centers.reshape((len(centers), 1, -1))
 
 
 class CosineScales:
@@ -51,14 +55,13 @@ class CosineScales:
     inverse_norm = 1 / |w|; logit = inverse_norm * s * (x w); shrink = - inverse_norm^2 / s
     """
 
-    def __init__(self, blocks, scale, scratch):
+    def __init__(self, blocks, scale):
         """blocks: one after the other; scale s."""
         self._edges = np.cumsum([0] + [len(block.weight) for block in blocks])
-        squares = mx.nd.empty((self._edges[-1], 1), ctx=blocks[0].weight.context)
-        ones = scratch.ones[:, :blocks[0].weight.shape[1]]
+        squares = mx.nd.empty((self._edges[-1], 1, 1), ctx=blocks[0].weight.context)
         for number, block in enumerate(blocks):
-            work = mx.nd.square(block.weight, out=scratch.of_block(number, len(block.weight)).centers)
-            mx.nd.FullyConnected(work, ones, num_hidden=1, no_bias=True, out=squares[slice(*self._span(number))])
+            rows = as_rows(block.weight)
+            mx.nd.batch_dot(rows, rows, transpose_b=True, out=squares[slice(*self._span(number))])
         self.flat = inverse_root(squares.reshape((-1,)))
         self._parts = self.flat, self.flat * scale, mx.nd.square(self.flat) * (-1.0 / scale)
 
@@ -124,11 +127,11 @@ class BlockStep:
         if self.places is not None:
             set_entries(logits, self.places, label_plain)
         mx.nd.elemwise_mul(d_cosine, logits, out=logits)
-        pull = mx.nd.dot(scratch.ones[:, :len(logits)], logits) * self.shrink      # (1, K)
+        pull = mx.nd.dot(scratch.ones, logits) * self.shrink      # (1, K)
         mx.nd.broadcast_mul(d_cosine, self.inverse_norm, out=d_cosine)
         self.product.backward(d_cosine)
-        mx.nd.broadcast_mul(self.block.weight, pull.reshape((-1, 1)), out=scratch.centers)
-        mx.nd.elemwise_add(scratch.d_centers, scratch.centers, out=scratch.d_centers)
+        d_centers = as_rows(scratch.d_centers)                                     # += pull * weight, in one pass
+        mx.nd.linalg.gemm(pull.reshape((-1, 1, 1)), as_rows(self.block.weight), d_centers, out=d_centers)
 
 
 class LabelEntries:
@@ -226,7 +229,7 @@ class HeadShard:
         if self._scratch is None or self._scratch.num_rows != len(unit):
             sizes = [self.sampler.capacity(len(block.weight), len(unit)) for block in self.blocks]
             self._scratch = Scratch(len(unit), sizes, unit.shape[1], self.context, self.keep_logits)
-        self._scales = None if self.margin is None else CosineScales(blocks, self.margin.scale, self._scratch)
+        self._scales = None if self.margin is None else CosineScales(blocks, self.margin.scale)
         return [BlockStep(block, unit, places, self._scales and self._scales.of_block(number), self.keep_logits,
                           self._scratch.of_block(number, len(block.weight)))
                 for number, (block, places) in enumerate(zip(blocks, self._entries.places))]
