@@ -36,5 +36,7 @@ setup(
         'gpu': ['mxnet-cu112==1.9.1'] + CUDA,
         'test': ['pytest>=7', 'hypothesis', 'ruff'],
     },
-    entry_points={'console_scripts': ['shardface-train = train_parall:main', 'rec2shufrec = common.rec2shufrec:main']},
+    entry_points={'console_scripts': ['shardface-train = train_parall:main', 'rec2shufrec = common.rec2shufrec:main',
+                                      'rec_builder = common.rec_builder:main', 'bin_builder = common.bin_builder:main',
+                                      'rec_inspect = common.rec_inspect:main', 'rec2image = common.rec2image:main']},
 )

@@ -2,6 +2,8 @@
 import argparse
 import collections
 import concurrent.futures
+import contextlib
+import glob
 import itertools
 import os
 import re
@@ -10,7 +12,9 @@ import sys
 from tqdm import tqdm
 
 from common.errors import UsageError, UserError
+from common.files import replacing
 from common.logs import logging_to_console
+from common.temporary_folder import locked, remove_leftovers
 
 AHEAD = 8                            # items per thread that are begun before their results are wanted
 _SIZE = re.compile(r'([1-9][0-9]{0,4})[xX]([1-9][0-9]{0,4})')
@@ -66,6 +70,15 @@ def refuse_output(path, flag, sources=()):
     for source in map(os.path.realpath, sources):
         if os.path.isdir(source) and os.path.commonpath([source, real]) == source:
             raise UserError('%s %s is inside the source %s: name a folder elsewhere' % (flag, path, source))
+
+
+@contextlib.contextmanager
+def new_folder(path):
+    """Make a temporary folder that becomes `path` at the end; what a killed run left beside it is removed first."""
+    folder, name = os.path.split(os.path.abspath(path))
+    remove_leftovers(os.path.join(glob.escape(folder), '.%s.*.partial' % glob.escape(name)))
+    with replacing(path) as partial, locked(str(partial)):
+        yield str(partial)
 
 
 def on_threads(function, items, num_threads, description, total=None):

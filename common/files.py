@@ -6,6 +6,7 @@ import shutil
 
 from common.errors import UserError
 
+MANY = 1000                          # files that are synced one by one
 
 @contextlib.contextmanager
 def replacing(path):
@@ -17,8 +18,7 @@ def replacing(path):
     temporary = path.with_name('.%s.%d.partial' % (path.name, os.getpid()))
     try:
         yield temporary
-        for written in [temporary] if temporary.is_file() else sorted(temporary.rglob('*')):
-            sync(written)
+        sync_all([temporary] if temporary.is_file() else sorted(temporary.rglob('*')))
         if path.is_dir():
             shutil.rmtree(str(path))
         os.replace(str(temporary), str(path))
@@ -26,6 +26,15 @@ def replacing(path):
         raise UserError('cannot write %s: %s' % (path, error.strerror)) from None
     finally:
         discard(temporary)
+
+
+def sync_all(paths):
+    """Have many files reach the disk."""
+    if len(paths) > MANY and hasattr(os, 'sync'):
+        os.sync()                    # thousands of small files one by one take minutes
+        return
+    for path in paths:
+        sync(path)
 
 
 def sync(path):

@@ -51,18 +51,23 @@ def _sorted_names(folder):
     return sorted((name for name in os.listdir(folder) if not name.startswith('.')), key=natural_key)
 
 
+def printable(name):
+    """A file name as text that can be printed, whatever its bytes are."""
+    return name.encode('utf-8', 'backslashreplace').decode('utf-8')
+
+
 def read_table(path, columns):
     """Yield (line number, fields) of a text file with tabs between its columns; blank lines are skipped.
 
     columns: their names. UserError names the line that has another number of them.
     """
     try:
-        with open(path, encoding='utf-8', errors='surrogateescape') as stream:
+        with open(path, encoding='utf-8-sig', errors='surrogateescape') as stream:
             for number, line in enumerate(stream, 1):
                 fields = line.rstrip('\r\n').split('\t')
                 if not line.strip():
                     continue
-                if len(fields) != len(columns) or not all(fields):
+                if len(fields) != len(columns) or not all(fields) or '\0' in line:
                     raise UserError('%s line %d is not "%s" with tabs between: %r'
                                     % (os.path.abspath(path), number, '<tab>'.join(columns), line[:60]))
                 yield number, fields

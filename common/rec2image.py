@@ -15,11 +15,10 @@ import numpy as np
 from tqdm import tqdm
 
 from common.any_set import open_any_set, record_path
-from common.command import refuse_output, run_tool, tool_parser
+from common.command import new_folder, refuse_output, run_tool, tool_parser
 from common.errors import UsageError, UserError
 from common.face_labels import read_labels
 from common.face_record import FLOAT32, read_property
-from common.files import replacing
 from common.recordio import unpack
 
 BEGINS = ((b'\xff\xd8', '.jpg'), (b'\x89PNG', '.png'), (b'BM', '.bmp'), (b'RIFF', '.webp'))
@@ -44,9 +43,8 @@ def run(args):
     path = record_path(args.input)
     refuse_output(args.output, '--output', [os.path.dirname(path)])
     found = read_property(os.path.dirname(path))
-    with open_any_set(path) as face_set, replacing(args.output) as partial:
-        os.mkdir(str(partial))
-        count, odd = export(face_set, str(partial), ranges, found.label_format if found else FLOAT32)
+    with open_any_set(path) as face_set, new_folder(args.output) as partial:
+        count, odd = export(face_set, partial, ranges, found.label_format if found else FLOAT32)
     print('%s: %d images' % (os.path.abspath(args.output), count))
     if odd:
         print('%d of them are no JPEG, PNG, BMP or WebP; their names end with %s' % (odd, OTHER))

@@ -11,12 +11,11 @@ try:
 except ModuleNotFoundError:          # run by its path, from a checkout that is not installed
     import as_package  # noqa: F401
 
-from common.command import on_threads, parse_size, refuse_output, require_range, run_tool, tool_parser
+from common.command import new_folder, on_threads, parse_size, refuse_output, require_range, run_tool, tool_parser
 from common.errors import UsageError, UserError
 from common.face_record import FLOAT32, SPLIT, SPLIT24
-from common.files import replacing
 from common.identity_set import IdentitySetWriter
-from common.photo_files import DEFAULT_QUALITY, PhotoReader, list_identities, natural_key, read_table
+from common.photo_files import DEFAULT_QUALITY, PhotoReader, list_identities, natural_key, printable, read_table
 
 SHOWN = 10                           # unreadable photos that are printed; all are in a file
 LABELS, UNREADABLE = 'labels.tsv', 'unreadable.tsv'
@@ -46,9 +45,8 @@ def run(args):
     check_quality(args.quality, size)
     refuse_output(args.output, '--output', [args.input])
     classes = find_classes(args.input, args.root)
-    with replacing(args.output) as partial:
-        os.mkdir(str(partial))
-        report = build(classes, str(partial), PhotoReader(size, args.quality), args.threads, args.strict)
+    with new_folder(args.output) as partial:
+        report = build(classes, partial, PhotoReader(size, args.quality), args.threads, args.strict)
     report.show(os.path.abspath(args.output))
 
 
@@ -94,7 +92,7 @@ class Report:
         if len(self.sizes) > 1:
             print('photos have %d sizes: they are resized when they are read; --resize does it once' % len(self.sizes))
         for photo in self.unreadable[:SHOWN]:
-            print('left out: %s: %s' % (photo.path, photo.reason))
+            print('left out: %s: %s' % (printable(photo.path), photo.reason))
         if len(self.unreadable) > SHOWN:
             print('... %d photos were left out, all are listed in %s' % (len(self.unreadable), UNREADABLE))
 

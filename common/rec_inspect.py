@@ -12,6 +12,7 @@ except ModuleNotFoundError:          # run by its path, from a checkout that is 
     import as_package  # noqa: F401
 
 import numpy as np
+from tqdm import tqdm
 
 from common.any_set import is_shuffled, open_any_set, record_path
 from common.command import on_threads, require_range, run_tool, tool_parser
@@ -30,7 +31,7 @@ SAMPLES = 256                        # images that are decoded without --decode
 SHOWN = 10                           # of a kind that are printed
 BOUNDS = 0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000        # of the rows of the histogram
 BAR = 40                             # characters of its longest bar
-_CHUNK = 1 << 20
+_CHUNK = 1 << 17                     # labels that are read at once
 
 
 def make_parser():
@@ -116,16 +117,21 @@ class Inspection:
 
     def __init__(self, face_set):
         self.face_set, self.property = face_set, read_property(os.path.dirname(find_parts_of(face_set)[0]))
-        label_format = self.property.label_format if self.property else FLOAT32
+        label_format, count = self.property.label_format if self.property else FLOAT32, face_set.num_images
         self.labels = np.concatenate([
-            read_labels(face_set, np.arange(start, min(start + _CHUNK, face_set.num_images)), label_format)
-            for start in range(0, face_set.num_images, _CHUNK)])
+            read_labels(face_set, np.arange(start, min(start + _CHUNK, count)), label_format)
+            for start in tqdm(range(0, count, _CHUNK), desc='labels', unit=' x %d' % _CHUNK, disable=None)])
         self.classes, self.counts = np.unique(self.labels[self.labels >= 0], return_counts=True)
 
     @property
     def num_classes(self):
         """As `property` says, else the largest label + 1."""
         return self.property.num_classes if self.property else int(self.labels.max()) + 1
+
+    @property
+    def num_empty(self):
+        """Classes without images."""
+        return self.num_classes - np.count_nonzero(self.classes < self.num_classes)
 
     def report(self, decodes_all, num_threads):
         """Print everything; returns the problems."""
@@ -136,7 +142,7 @@ class Inspection:
         print('metadata       %d records without image' % face_set.num_metadata)
         print('identities     %d' % len(self.classes))
         problems = list(self.check_labels())
-        for line in histogram(self.counts, self.num_classes - len(self.classes)):
+        for line in histogram(self.counts, self.num_empty):
             print(line)
         problems += self.check_images(decodes_all, num_threads)
         return problems
@@ -151,7 +157,7 @@ class Inspection:
         missing = np.setdiff1d(first, self.classes)[:SHOWN]    # the first ones cannot be further away
         if len(missing):
             print('without images %d classes, the first: %s'
-                  % (self.num_classes - len(self.classes), ' '.join(map(str, missing))))
+                  % (self.num_empty, ' '.join(map(str, missing))))
         for wrong, what in ((self.labels < 0, 'have no class id as label'),
                             (self.labels >= self.num_classes, 'have a label outside [0, %d)' % self.num_classes)):
             if wrong.any():
@@ -198,7 +204,7 @@ def find_parts_of(face_set):
 def histogram(counts, num_empty):
     """Lines: how many classes have how many images. counts: images of each class that has some."""
     rows = np.bincount(np.searchsorted(BOUNDS, counts, 'right') - 1, minlength=len(BOUNDS))
-    rows[0] = max(num_empty, 0)
+    rows[0] = num_empty
     last = max(np.flatnonzero(rows), default=0)
     for row, number in enumerate(rows[:last + 1]):
         stop = BOUNDS[row + 1] - 1 if row + 1 < len(BOUNDS) else None

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from common.errors import UserError
-from common.files import replacing
+from common.files import MANY, replacing
 
 
 def test_a_file_gets_its_name_when_it_is_complete(tmp_path):
@@ -30,6 +30,14 @@ def test_a_folder_takes_the_place_of_the_old_one(tmp_path):
             temporary.mkdir()
             (temporary / text).write_text(text)
     assert os.listdir(str(path)) == ['two'] and os.listdir(str(tmp_path)) == ['folder']
+
+
+def test_a_folder_of_many_files(tmp_path):
+    with replacing(tmp_path / 'folder') as temporary:
+        temporary.mkdir()
+        for number in range(MANY + 1):
+            (temporary / str(number)).touch()
+    assert len(os.listdir(str(tmp_path / 'folder'))) == MANY + 1
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from common import rec2image, rec_builder, rec_inspect
+from common import rec2image, rec2shufrec, rec_builder, rec_inspect
 from common.face_record import SPLIT24, Property, pack_class_id, write_property
 from common.recordio import pack
 from tests.make_sets import encode, identity_set, jpeg, picture, plain_set, write_set
@@ -31,6 +31,30 @@ def test_there_and_back(tmp_path):
     again = ['--input', str(tmp_path / 'out'), '--output', str(tmp_path / 'again'), '--threads', '1']
     assert rec_builder.main(again) == 0
     assert files(tmp_path / 'again') == files(tmp_path / 'set')
+
+
+def test_built_converted_inspected_and_exported(tmp_path, capsys):
+    """The same photos under the same labels, by way of a shuffled set in parts."""
+    photos(tmp_path / 'in', ['%d/%d.jpg' % (number // 3, number) for number in range(21)], (40, 40))
+    common = ['--threads', '2']
+    assert rec_builder.main(['--input', str(tmp_path / 'in'), '--output', str(tmp_path / 'set')] + common) == 0
+    convert = ['--input', str(tmp_path / 'set'), '--output', str(tmp_path / 'mixed'), '--parts', '2']
+    assert rec2shufrec.main(convert) == 0
+    capsys.readouterr()
+    assert rec_inspect.main(['--input', str(tmp_path / 'mixed'), '--walk', '--decode', '--md5'] + common) == 0
+    said = capsys.readouterr().out
+    assert said.count('whole records in train-0000') == 2 and 'images         21\n' in said
+    assert export(tmp_path / 'mixed', tmp_path / 'out') == 0
+    exported = [sorted((name.split('/')[0], data) for name, data in files(tmp_path / folder).items())
+                for folder in ('in', 'out')]
+    assert exported[0] == exported[1]
+
+
+def test_a_killed_run_leaves_nothing_for_long(tmp_path):
+    identity_set(tmp_path / 'set', 2, 1, (8, 8))
+    (tmp_path / '.out.1.partial').mkdir()
+    assert export(tmp_path / 'set', tmp_path / 'out') == 0
+    assert sorted(os.listdir(tmp_path)) == ['out', 'set']
 
 
 def test_chosen_labels(tmp_path):

@@ -1,5 +1,7 @@
 """The builder of training sets, and the command-line manners that all tools share."""
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from common.face_record import class_id, open_face_set, read_property
 from common.images import image_size
 from common.photo_files import natural_key
 from common.recordio import unpack
+from tests.conftest import ROOT
 from tests.make_sets import encode, identity_set, jpeg, picture
 
 
@@ -127,7 +130,8 @@ def test_wrong_places(tmp_path, capsys):
 
 def test_wrong_list(tmp_path, capsys):
     lines = tmp_path / 'list.tsv'
-    for text, said in (('a.jpg 1\n', 'line 1 is not "PATH<tab>LABEL"'), ('a\t1\nb\t\n', 'line 2'), ('', 'no photos')):
+    for text, said in (('a\0\t1\n', 'line 1 is not'),
+                       ('a.jpg 1\n', 'line 1 is not "PATH<tab>LABEL"'), ('a\t1\nb\t\n', 'line 2'), ('', 'no photos')):
         lines.write_text(text)
         assert build(lines, tmp_path / 'out') == 1
         assert said in capsys.readouterr().err
@@ -138,11 +142,19 @@ def test_natural_order():
     assert sorted(names, key=natural_key) == ['9', '10', 'a', 'a02', 'a2', 'a10', 'b']
 
 
-def test_help_has_an_example(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        rec_builder.main(['--help'])
-    assert stopped.value.code == 0
-    assert 'rec_builder --input' in capsys.readouterr().out
+def test_names_that_are_no_text(tmp_path, capsys):
+    source = photos(tmp_path / 'in', ['p\udcff/a.jpg', 'p\udcff/b.jpg'])
+    (source / 'p\udcff' / 'b.jpg').write_bytes(b'')
+    assert build(source, tmp_path / 'out') == 0
+    assert (tmp_path / 'out' / 'labels.tsv').read_bytes() == b'0\tp\xff\n'
+    assert 'p\\udcff/b.jpg: no bytes' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('name', ['rec_builder', 'bin_builder', 'rec_inspect', 'rec2image'])
+def test_tools_run_by_their_path_and_show_an_example(tmp_path, name):
+    command_line = [sys.executable, str(ROOT / 'common' / (name + '.py')), '--help']
+    said = subprocess.run(command_line, cwd=str(tmp_path), stdout=subprocess.PIPE, check=True).stdout.decode()
+    assert 'example:\n  %s --input' % name in said
 
 
 def test_exit_codes(capsys):

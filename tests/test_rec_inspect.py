@@ -75,6 +75,14 @@ def test_wrong_labels_and_images(tmp_path, inspect):
         assert text in said
 
 
+def test_property_that_states_too_few_classes(tmp_path, inspect):
+    plain_set(tmp_path, [0, 1, 7, 8], size=(8, 8))
+    write_property(str(tmp_path), Property(3, 8, 8))
+    code, said, _ = inspect(tmp_path)
+    assert code == 1 and values(said)['without images'] == '1 classes, the first: 2'
+    assert '2 images have a label outside [0, 3)' in said
+
+
 def test_walk_goes_on_behind_damage(tmp_path, inspect):
     path = identity_set(tmp_path, 2, 2)
     with open_face_set(path) as found, open(path, 'rb+') as stream:
