@@ -210,7 +210,8 @@ def histogram(counts, num_empty):
         stop = BOUNDS[row + 1] - 1 if row + 1 < len(BOUNDS) else None
         label = '%d or more' % BOUNDS[row] if stop is None else '%d' % stop if stop == BOUNDS[row] \
             else '%d to %d' % (BOUNDS[row], stop)
-        yield '%14s images %10d classes %s' % (label, number, '#' * -(-BAR * int(number) // int(rows.max() or 1)))
+        bar = '#' * -(-BAR * int(number) // int(rows.max() or 1))
+        yield ('%14s images %10d classes %s' % (label, number, bar)).rstrip()
 
 
 def main(argv=None):
