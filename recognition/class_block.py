@@ -9,12 +9,12 @@ from common.mxnet_loader import mx
 INIT_SCALE = 0.01
 INIT_CHUNK = 1024      # classes per random stream; a constant of the format, seeds depend on it
 BIAS_LR_MULT = 2.0     # the field's habit for the bias of this layer; it has no weight decay
-BLOCK_ELEMENTS = 1 << 23
+BLOCK_ELEMENTS = 25 << 19
 MAX_BLOCK_CLASSES = 65536
 
 
 def default_block_size(embedding_size):
-    """Classes per block: 2^23 weights keep the cost of the operator calls small."""
+    """Classes per block: 13 million weights keep both operator calls and scratch memory few."""
     return min(MAX_BLOCK_CLASSES, max(1024, BLOCK_ELEMENTS // embedding_size))
 
 

@@ -45,7 +45,7 @@ BlockScratch = namedtuple('BlockScratch', 'logits similar d_centers d_unit d_bia
 
 
 def as_rows(centers):
-    """(K, D) -> (K, 1, D): a batch of single rows, for the batched products."""
+    """(K, D) -> (K, 1, D): a batch of single rows."""
     return centers.reshape((len(centers), 1, -1))
 
 
@@ -55,13 +55,14 @@ class CosineScales:
     inverse_norm = 1 / |w|; logit = inverse_norm * s * (x w); shrink = - inverse_norm^2 / s
     """
 
-    def __init__(self, blocks, scale):
-        """blocks: one after the other; scale s."""
+    def __init__(self, blocks, scale, scratch):
+        """blocks: one after the other; scale s; scratch.d_centers is overwritten."""
         self._edges = np.cumsum([0] + [len(block.weight) for block in blocks])
-        squares = mx.nd.empty((self._edges[-1], 1, 1), ctx=blocks[0].weight.context)
+        squares = mx.nd.empty((self._edges[-1], 1), ctx=blocks[0].weight.context)
+        ones = mx.nd.ones((1, blocks[0].weight.shape[1]), ctx=squares.context)
         for number, block in enumerate(blocks):
-            rows = as_rows(block.weight)
-            mx.nd.batch_dot(rows, rows, transpose_b=True, out=squares[slice(*self._span(number))])
+            work = mx.nd.square(block.weight, out=scratch.of_block(number, len(block.weight)).d_centers)
+            mx.nd.FullyConnected(work, ones, num_hidden=1, no_bias=True, out=squares[slice(*self._span(number))])
         self.flat = inverse_root(squares.reshape((-1,)))
         self._parts = self.flat, self.flat * scale, mx.nd.square(self.flat) * (-1.0 / scale)
 
@@ -229,7 +230,7 @@ class HeadShard:
         if self._scratch is None or self._scratch.num_rows != len(unit):
             sizes = [self.sampler.capacity(len(block.weight), len(unit)) for block in self.blocks]
             self._scratch = Scratch(len(unit), sizes, unit.shape[1], self.context, self.keep_logits)
-        self._scales = None if self.margin is None else CosineScales(blocks, self.margin.scale)
+        self._scales = None if self.margin is None else CosineScales(blocks, self.margin.scale, self._scratch)
         return [BlockStep(block, unit, places, self._scales and self._scales.of_block(number), self.keep_logits,
                           self._scratch.of_block(number, len(block.weight)))
                 for number, (block, places) in enumerate(zip(blocks, self._entries.places))]
