@@ -23,6 +23,8 @@ def _import_mxnet():
     if 'bool' not in np.__dict__:
         np.bool = bool  # removed in NumPy 1.24, used while MXNet is imported
     os.environ.setdefault('MXNET_SUBGRAPH_BACKEND', 'NONE')  # oneDNN subgraphs fail at the second inference
+    # Temporary memory of operators is shared by all CPU contexts: with the usual 4 pieces, devices wait for each other
+    os.environ.setdefault('MXNET_CPU_TEMP_COPY', '128')
     load_cuda_libraries()
     try:
         import mxnet

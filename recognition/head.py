@@ -155,7 +155,7 @@ class LabelEntries:
         rows = [rows for rows, _ in located]
         positions = [columns + start for (_, columns), start in zip(located, starts)]
         packed = np.concatenate(rows + positions + [part for pair in located for part in pair]).astype(np.int32)
-        packed = mx.nd.array(packed, ctx=context, dtype=np.int32)      # one copy to the device for all
+        packed = mx.nd.from_numpy(packed).as_in_context(context)        # one copy to the device for all
         self.rows, self.positions = packed[:self.count], packed[self.count:2 * self.count]
         for block, (first, last) in enumerate(self.spans):
             if first < last:
