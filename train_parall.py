@@ -10,10 +10,11 @@ import os
 import sys
 
 import config
+from common.command import run_tool
 from common.errors import UsageError, UserError
 from common.face_record import read_property
 from common.files import replacing
-from common.logs import log_to_file, logging_to_console
+from common.logs import log_to_file
 from common.sequential_set import find_parts
 from recognition.devices import contexts, num_cpu_devices, parse_devices
 from recognition.settings import SETTINGS, changed, checked, complete, preset, suggestion
@@ -214,17 +215,7 @@ def run(args):
 
 def main(argv=None):
     """Run the command line; returns the exit code: 0, 1 wrong file or environment, 2 wrong flag, 130 interrupted."""
-    args = make_parser().parse_args(argv)
-    with logging_to_console():
-        try:
-            run(args)
-        except UserError as error:
-            sys.stderr.write('error: %s\n' % error)
-            return error.exit_code
-        except KeyboardInterrupt:
-            sys.stderr.write('interrupted\n')
-            return 130
-    return 0
+    return run_tool(make_parser(), run, argv)
 
 
 if __name__ == '__main__':
