@@ -1,6 +1,7 @@
 """Images -> embeddings: one copy of the network per device, kept equal by Module."""
 from common.errors import UserError
 from common.mxnet_loader import mx
+from recognition.loss_scale import all_finite
 
 
 class FloatXavier(mx.init.Xavier):
@@ -35,13 +36,13 @@ class Backbone:
     def embedding_size(self):
         return self._module.output_shapes[0][1][1]
 
-    def init_optimizer(self, solver, kvstore='device', loss_scale=1.0, multi_precision=False):
-        """SGD with momentum; the gradients given to backward() carry the factor loss_scale."""
-        self._loss_scale = loss_scale
+    def init_optimizer(self, solver, kvstore='device', loss_scale=None):
+        """SGD with momentum. loss_scale: of half precision, with float32 master weights; None for float32."""
+        self.loss_scale = loss_scale
         self._module.init_optimizer(kvstore=kvstore, optimizer='sgd', optimizer_params={
             'learning_rate': solver.schedule.base_lr, 'lr_scheduler': solver.schedule,
-            'momentum': solver.momentum, 'wd': solver.wd, 'rescale_grad': 1.0 / loss_scale,
-            'multi_precision': multi_precision})
+            'momentum': solver.momentum, 'wd': solver.wd, 'rescale_grad': 1.0,
+            'multi_precision': loss_scale is not None})
 
     def forward(self, images, is_train=True):
         """images (B, 3, H, W) uint8 -> embedding (B, D) float32 on the first context."""
@@ -49,11 +50,23 @@ class Backbone:
         return self._module.get_outputs()[0]
 
     def backward(self, d_embedding):
-        """d_embedding (B, D): gradient of the loss for this process's embeddings."""
-        self._module.backward([d_embedding * self._loss_scale if self._loss_scale != 1.0 else d_embedding])
+        """d_embedding (B, D) float32: gradient of the loss for this process's embeddings, without loss scale."""
+        if self.loss_scale is not None:
+            self._module._optimizer.rescale_grad = 1.0 / self.loss_scale.value
+            d_embedding = d_embedding * self.loss_scale.value
+        self._module.backward([d_embedding])
 
-    def update(self):
-        """Sum the gradients over the devices and take one SGD step."""
+    def update(self, num_update):
+        """Sum the gradients over the devices and take the SGD step of that number, with the learning rate of it.
+
+        In half precision a step whose gradients overflowed is skipped, see recognition/loss_scale.py; UserError after
+        too many of them.
+        """
+        if self.loss_scale is not None:
+            finite = all_finite(self._module._exec_group.grad_arrays)
+            if not self.loss_scale.accept(finite, num_update):
+                return
+        self._module._optimizer.num_update = num_update        # skipped steps count, as for the class centers
         self._module.update()
 
     def embed(self, images):

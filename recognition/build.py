@@ -8,7 +8,9 @@ from common.verification import load_bin
 from recognition.backbone import Backbone
 from recognition.checkpoint import CheckpointRule, Checkpoints, take_pretrained
 from recognition.collective import LocalCollective
+from recognition.devices import has_half_products
 from recognition.image_iter import get_face_image_iter
+from recognition.loss_scale import make_loss_scale
 from recognition.margin import Margin
 from recognition.optimizer import MultiStepSchedule, SolverOptions
 from recognition.parall_module import Head, ParallModule
@@ -54,13 +56,13 @@ def build_symbol(cfg, get_backbone, **training):
 def build_backbone(cfg, get_backbone, contexts, solver):
     training = {'prelu': 'fast'}            # the plain operator's own slope gradient is wrong in symbols
     if cfg.fp16:
-        training.update(dtype='float16', half_products=contexts[0].device_type == 'gpu')
+        training.update(dtype='float16', half_products=has_half_products(contexts[0]))
     height, width, channels = cfg.image_shape
     backbone = Backbone(build_symbol(cfg, get_backbone, **training), contexts, cfg.per_batch_size * len(contexts),
                         (channels, height, width), cfg.seed)
     if cfg.pretrained:
         take_pretrained(backbone, cfg.pretrained, cfg.pretrained_epoch)
-    backbone.init_optimizer(solver, cfg.kvstore, cfg.fp16_scale if cfg.fp16 else 1.0, multi_precision=cfg.fp16)
+    backbone.init_optimizer(solver, cfg.kvstore, make_loss_scale(cfg.fp16_scale))
     return backbone
 
 

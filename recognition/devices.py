@@ -73,6 +73,11 @@ def resolve(request, num_gpus):
     return [(GPU, number) for number in wanted]
 
 
+def has_half_products(context):
+    """Whether MXNet multiplies matrices of float16 on that context: on GPUs. CPUs store them and multiply float32."""
+    return context.device_type == GPU
+
+
 def describe_gpus(num_gpus):
     if num_gpus == 0:
         return 'no GPU (the package mxnet is for CPUs only, mxnet-cu112 for GPUs too)'

@@ -114,6 +114,13 @@ def items(value):
     return [item.strip('\'"') for item in re.split(r'\s*,\s*|\s+', body)] if body else []
 
 
+def or_word(word, kind):
+    """Also that text."""
+    def read(value):
+        return word if value == word else kind.read(value)
+    return Kind(read, '%s or %s' % (kind.expects, word))
+
+
 def or_none(kind):
     """Also None, which leaves the choice to the program."""
     def read(value):

@@ -5,6 +5,7 @@ The loss is the mean over the N rows of the global batch (all devices and proces
     logits, centers   the head divides by N; all N rows meet in one shard       -> complete, never summed again
     embedding         one part per shard                                         -> summed over shards, own rows kept
     backbone          embedding gradient times S; summed over devices (and processes), then divided by S
+                      (S: see recognition/loss_scale.py)
 """
 from common.mxnet_loader import mx
 

@@ -91,5 +91,5 @@ class ParallModule:
         statistics, d_embedding = self.head.forward_backward(
             embedding, labels, self.solver.for_head(self.num_update), measure, self.num_update)
         self.backbone.backward(d_embedding)
-        self.backbone.update()
+        self.backbone.update(self.num_update)
         return statistics

@@ -11,7 +11,7 @@ from collections import namedtuple
 from easydict import EasyDict
 
 from common.errors import UsageError
-from recognition.kinds import names, one_of, or_none, real, switch, text, whole, wholes
+from recognition.kinds import names, one_of, or_none, or_word, real, switch, text, whole, wholes
 
 log = logging.getLogger('shardface')
 
@@ -64,7 +64,8 @@ SETTINGS = {
                            'fast: keep the logits of a step; lean: compute them twice; auto: fast'),
     'head_block_size': Setting(None, or_none(whole(1)), 'classes per block; None: by emb_size'),
     'fp16': Setting(False, switch(), 'half precision; True is fp16_scale 1.0'),
-    'fp16_scale': Setting(0.0, real(low=0), 'loss scale of half precision; 0: off'),
+    'fp16_scale': Setting(0.0, or_word('dynamic', real(low=0)),
+                          'loss scale of half precision: a number, or dynamic, which finds it; 0: off'),
     # reading
     'is_shuffled_rec': Setting(False, switch(),
                                'the set was shuffled by rec2shufrec and is read front to back'),
@@ -157,7 +158,7 @@ def complete(given):
     flat = {name: checked(name, given.get(name, setting.default)) for name, setting in SETTINGS.items()}
     if flat['fp16'] and not flat['fp16_scale']:
         flat['fp16_scale'] = 1.0
-    flat['fp16'] = flat['fp16_scale'] > 0
+    flat['fp16'] = bool(flat['fp16_scale'])
     if flat['image_shape'] and flat['image_shape'][2] != 3:
         raise UsageError('image_shape = %s: the last number must be 3 (colours)' % flat['image_shape'])
     return EasyDict(flat)

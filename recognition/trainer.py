@@ -118,9 +118,11 @@ class Trainer:
     def _log(self, step, meter):
         rows = self.train_iter.batch_size * self.module.head.collective.world_size
         values = meter.report(rows)
-        log.info('step %d/%s epoch %d loss %.4f accuracy %.4f lr %.3g %.1f images/s, waiting for data %.1f%%',
+        scale = self.module.backbone.loss_scale
+        log.info('step %d/%s epoch %d loss %.4f accuracy %.4f lr %.3g %.1f images/s, waiting for data %.1f%%%s',
                  step, self.total_steps, self.train_iter.epoch, values['loss'], values['accuracy'],
-                 self.module.lr, values['images_per_second'], 100 * values['wait_share'])
+                 self.module.lr, values['images_per_second'], 100 * values['wait_share'],
+                 '' if scale is None else ', %s' % scale)
 
     def _verify_and_save(self, step, final):
         self._verified_at = step

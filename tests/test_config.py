@@ -109,6 +109,7 @@ def test_values(name, value, seen):
     ('lr_steps', '2;4'), ('lr_steps', '2,4,'), ('lr_steps', 'abc'), ('lr_steps', 5), ('lr_steps', '[2,4'),
     ('lr_steps', [2.5]), ('per_batch_size', 0), ('per_batch_size', 1.5), ('per_batch_size', '1.5'), ('ckpt', 4),
     ('sample_ratio', 0), ('sample_ratio', 1.01), ('fp16_scale', -1), ('fp16_scale', 'nan'), ('fp16', 'maybe'),
+    ('fp16_scale', 'inf'), ('fp16_scale', 'Dynamic'), ('fp16_scale', '-0.5'), ('fp16_scale', None), ('fp16_scale', ''),
     ('fp16', 2), ('fp16', None), ('bn_mom', 1.0), ('mom', 1), ('image_shape', '112,112'), ('image_shape', '0,1,3'),
     ('head_memory', 'huge'), ('val_targets', 7), ('val_targets', [1]), ('extra_model_name', '../x'), ('loss_m1', 0.5),
     ('seed', -1), ('seed', 2**31), ('num_classes', 0), ('network', ''), ('dataset_path', 3), ('loss_s', {}),
@@ -140,7 +141,8 @@ def test_items_of_nothing():
 
 
 @pytest.mark.parametrize('fp16, scale, expected', [(False, 0, (False, 0.0)), (True, 0, (True, 1.0)),
-                                                   (False, 128, (True, 128.0)), (True, 128, (True, 128.0))])
+                                                   (False, 128, (True, 128.0)), (True, 128, (True, 128.0)),
+                                                   (False, 'dynamic', (True, 'dynamic'))])
 def test_half_precision_is_one_setting_in_two_spellings(fp16, scale, expected):
     cfg = complete(dict(defaults(), fp16=fp16, fp16_scale=scale))
     assert (cfg.fp16, cfg.fp16_scale) == expected

@@ -91,7 +91,9 @@ def test_value_with_an_equals_sign():
     (['--set', 'lrr=1'], '--set lrr=1: unknown setting lrr (did you mean lr?)'),
     (['--set', 'bn_mom=2'], "--set bn_mom = '2': a number >= 0 and < 1 is expected"),
     (['--fp16-scale', 'nan'], "--fp16-scale = 'nan'"),
-    (['--fp16-scale', '-2'], "--fp16-scale = '-2'"),
+    (['--fp16-scale', '-2'], "--fp16-scale = '-2': a number >= 0 or dynamic is expected"),
+    (['--fp16-scale', 'inf'], "--fp16-scale = 'inf'"),
+    (['--set', 'fp16_scale=auto'], "--set fp16_scale = 'auto'"),
     (['--devices', 'tpu'], '--devices tpu: cpu, cpu:2'),
 ])
 def test_wrong_flags_are_one_line_and_exit_code_2(command, flags, said):

@@ -5,6 +5,7 @@ import pytest
 
 from common.errors import UserError
 from recognition.checkpoint import CheckpointRule, Checkpoints
+from recognition.loss_scale import DynamicScale
 from recognition.trainer import Trainer, TrainerOptions
 from tests.tiny import TinyIter, tiny_module, tiny_symbol
 
@@ -46,6 +47,12 @@ def test_the_log_line(tmp_path, caplog):
     assert len(lines) == 2
     assert re.fullmatch(r'step 10/12 epoch 1 loss \d+\.\d{4} accuracy [01]\.\d{4} lr 0\.02 [\d.]+ images/s, '
                         r'waiting for data [\d.]+%', lines[1])
+
+
+def test_the_log_line_of_half_precision(tmp_path, caplog):
+    caplog.set_level(logging.INFO, 'shardface')
+    trainer(tmp_path, module=tiny_module(loss_scale=DynamicScale(value=256)), frequent=5, max_steps=5).fit()
+    assert re.search(r'waiting for data [\d.]+%, loss scale 256, 0 skipped\n', caplog.text)
 
 
 def test_it_learns(tmp_path):

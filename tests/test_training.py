@@ -76,6 +76,18 @@ def test_half_precision_by_one_flag(train, tmp_path):
     assert {array.dtype for array in arguments.values()} == {np.float32}
 
 
+def test_a_loss_scale_that_overflows_does_no_harm(train, tmp_path):
+    code, log = train(identity_set(tmp_path / 'set', 5, 4), '--fp16-scale', '1e8')
+    assert code == 0 and 'loss scale 1e+08, 2 skipped' in log, log
+    assert log.count('WARNING step 1: half precision gradients overflowed with loss scale 1e+08, backbone not upd') == 1
+
+
+def test_dynamic_loss_scale_finds_one_that_trains(train, tmp_path):
+    code, log = train(identity_set(tmp_path / 'set', 5, 4), '--fp16-scale', 'dynamic', '--max-steps', '12')
+    scale, num_skipped = re.search(r'step 12/12 .*, loss scale (\d+), (\d+) skipped', log).groups()
+    assert code == 0 and int(num_skipped) < 12 and int(scale) == 65536 >> int(num_skipped), log
+
+
 def test_pretrained(train, tmp_path):
     path = identity_set(tmp_path / 'set', 5, 4)
     assert train(path)[0] == 0

@@ -7,6 +7,7 @@ from recognition.collective import LocalCollective
 from recognition.margin import Margin
 from recognition.optimizer import MultiStepSchedule, SolverOptions
 from recognition.parall_module import Head, ParallModule
+from symbols.blocks import Layers
 
 NUM_CLASSES, SIZE, EMBEDDING = 23, 12, 16
 
@@ -19,12 +20,21 @@ def tiny_symbol():
     return mx.sym.FullyConnected(data, num_hidden=EMBEDDING, name='fc1')
 
 
-def tiny_module(num_devices=1, batch_size=12, seed=0, lr=0.02, lr_steps=(), margin=(1, 0.5, 0), keep_logits=True):
+def half_symbol():
+    """The same network in half precision, as it is computed on CPUs."""
+    layers = Layers(dtype='float16', net_act='relu')
+    data = layers.convolution(layers.scaled_images(), 8, 3, 2, name='conv')
+    return layers.fully_connected(layers.activation(data, 8, 'relu'), EMBEDDING, 'fc1', 'fc1_weight')
+
+
+def tiny_module(num_devices=1, batch_size=12, seed=0, lr=0.02, lr_steps=(), margin=(1, 0.5, 0), keep_logits=True,
+                loss_scale=None, kvstore='device', num_classes=NUM_CLASSES):
+    """loss_scale: of half precision; None for float32."""
     contexts = [mx.cpu(device) for device in range(num_devices)]
     solver = SolverOptions(MultiStepSchedule(lr, lr_steps))
-    backbone = Backbone(tiny_symbol(), contexts, batch_size, (3, SIZE, SIZE), seed)
-    backbone.init_optimizer(solver)
-    head = Head.initial(NUM_CLASSES, EMBEDDING, contexts, Margin(*margin, scale=16.0), seed, LocalCollective(),
+    backbone = Backbone(half_symbol() if loss_scale else tiny_symbol(), contexts, batch_size, (3, SIZE, SIZE), seed)
+    backbone.init_optimizer(solver, kvstore, loss_scale)
+    head = Head.initial(num_classes, EMBEDDING, contexts, Margin(*margin, scale=16.0), seed, LocalCollective(),
                         block_size=5, keep_logits=keep_logits)
     return ParallModule(backbone, head, solver)
 

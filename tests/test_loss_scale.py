@@ -1,0 +1,278 @@
+"""Half precision as a training sees it: the loss scale, and what a step that overflows leaves alone."""
+import logging
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import UserError
+from common.mxnet_loader import mx
+from recognition.loss_scale import ConstantScale, DynamicScale, all_finite, make_loss_scale
+from tests.test_parall_module import centers, curve
+from tests.tiny import TinyIter, tiny_module
+
+HALF_STEP = 2.0**-10        # distance of neighbouring float16 numbers, at most, relative
+
+
+def parameters(module):
+    """Name -> NumPy of everything the backbone holds."""
+    return {name: array.asnumpy() for part in module.backbone.parameters() for name, array in part.items()}
+
+
+def optimizer_states(module):
+    """Index -> (momentum, float32 master weight) as NumPy; a float32 parameter has momentum alone."""
+    inner = module.backbone._module
+    updater = inner._kvstore._updater if inner._update_on_kvstore else inner._updater
+    return {index: [array.asnumpy() for array in (state if isinstance(state, (tuple, list)) else [state])]
+            for index, state in updater.states.items()}
+
+
+def assert_same(ours, theirs):
+    assert ours.keys() == theirs.keys() and ours
+    for name in theirs:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=str(name))
+
+
+# ---- the scale by itself
+
+def test_settings_to_scales():
+    assert make_loss_scale(0.0) is None
+    assert type(make_loss_scale(128.0)) is ConstantScale and make_loss_scale(128.0).value == 128
+    assert type(make_loss_scale('dynamic')) is DynamicScale and make_loss_scale('dynamic').value == 65536
+
+
+def test_a_constant_stays_and_counts():
+    scale = ConstantScale(1024)
+    assert [scale.accept(finite, 1) for finite in (True, False, False, True)] == [True, False, False, True]
+    assert (scale.value, scale.num_skipped, scale.num_skipped_in_row) == (1024, 2, 0)
+
+
+def test_dynamic_halves_and_doubles():
+    scale = DynamicScale()
+    assert not scale.accept(False, 1) and scale.value == 32768
+    assert all(scale.accept(True, step) for step in range(1999)) and scale.value == 32768
+    assert scale.accept(True, 2001) and scale.value == 65536
+    assert all(scale.accept(True, step) for step in range(1999)) and not scale.accept(False, 4001)
+    assert scale.value == 32768 and scale.num_good == 0            # good steps are counted in a row
+
+
+def test_dynamic_has_a_floor_and_a_ceiling():
+    scale = DynamicScale(value=2, patience=1, ceiling=8)
+    values = []
+    for finite in [False] * 3 + [True] * 5:
+        scale.accept(finite, 1)
+        values.append(scale.value)
+    assert values == [1, 1, 1, 2, 4, 8, 8, 8]
+
+
+@given(st.lists(st.booleans(), max_size=300), st.integers(1, 5))
+def test_a_dynamic_scale_is_always_a_power_of_two_in_range(finite, patience):
+    scale = DynamicScale(patience=patience)
+    for step, good in enumerate(finite):
+        try:
+            scale.accept(good, step)
+        except UserError:
+            assert not any(finite[step - 49:step + 1])
+            return
+        assert 1 <= scale.value <= 2**24 and math.frexp(scale.value)[0] == 0.5
+    assert scale.num_skipped == finite.count(False)
+
+
+@pytest.mark.parametrize('scale, remedy', [
+    (ConstantScale(1e8), 'scale 1e.08 at step 50: lower --lr, give a smaller --fp16-scale or dynamic, or train'),
+    (DynamicScale(), 'scale 1 at step 50: lower --lr, or train without --fp16-scale')])
+def test_fifty_in_a_row_stop_the_run(scale, remedy):
+    assert not any(scale.accept(False, step) for step in range(1, 50))
+    with pytest.raises(UserError, match='overflowed at 50 steps in a row, at last with loss ' + remedy):
+        scale.accept(False, 50)
+
+
+def test_not_in_a_row_they_do_not():
+    scale = DynamicScale()
+    for step in range(500):
+        scale.accept(step % 50 == 49, step)
+    assert scale.num_skipped == 490
+
+
+def test_overflows_are_in_the_log_but_do_not_fill_it(caplog):
+    caplog.set_level(logging.INFO, 'shardface')
+    for scale, level in ((ConstantScale(1e8), logging.WARNING), (DynamicScale(), logging.INFO)):
+        caplog.clear()
+        for step in range(1, 41):
+            scale.accept(False, step)
+        assert {record.levelno for record in caplog.records} == {level} and len(caplog.records) == 6
+        assert 'step 32: half precision gradients overflowed with loss scale' in caplog.text
+
+
+@given(st.lists(st.booleans(), max_size=60), st.lists(st.booleans(), max_size=40))
+def test_state_and_restore_go_on_as_if_nothing_had_been(before, after):
+    for make in (lambda: DynamicScale(patience=3), lambda: ConstantScale(8)):
+        one, other = make(), make()
+        try:
+            for step, finite in enumerate(before):
+                one.accept(finite, step)
+        except UserError:
+            continue
+        other.restore(one.state())
+        assert all(isinstance(value, (int, float)) for value in one.state().values())
+        for step, finite in enumerate(after):
+            outcomes = []
+            for scale in (one, other):
+                try:
+                    outcomes.append((scale.accept(finite, step), scale.value))
+                except UserError as error:
+                    outcomes.append(str(error))
+            assert outcomes[0] == outcomes[1]
+        assert one.state() == other.state()
+
+
+def test_a_state_of_the_other_class_keeps_the_setting():
+    constant, dynamic = ConstantScale(8), DynamicScale()
+    constant.accept(False, 1)
+    dynamic.restore(constant.state())
+    assert (dynamic.value, dynamic.num_skipped) == (65536, 1)
+    dynamic.accept(False, 2)
+    constant.restore(dynamic.state())
+    assert (constant.value, constant.num_skipped) == (8, 2)
+
+
+# ---- the check
+
+def array(values, dtype='float16', device=0):
+    return mx.nd.array(np.array(values), dtype=dtype, ctx=mx.cpu(device))
+
+
+@pytest.mark.parametrize('bad', [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize('dtype', ['float16', 'float32'])
+@pytest.mark.parametrize('where', [0, 3, 449])
+def test_one_number_that_is_not_finite_is_found(bad, dtype, where):
+    def gradients():
+        return [[array([1, 2, 60000], 'float32' if number % 3 else 'float16')] for number in range(450)]
+    assert all_finite(gradients())
+    wrong = gradients()
+    wrong[where] = [array([1, bad, 2], dtype)]
+    assert not all_finite(wrong)
+
+
+@pytest.mark.parametrize('device', [0, 1, 2])
+def test_it_is_found_on_every_device(device):
+    gradients = [[array([1, 2], device=number) for number in range(3)] for _ in range(2)]
+    assert all_finite(gradients)
+    gradients[1][device] = array([1, math.inf], device=device)
+    assert not all_finite(gradients)
+
+
+def test_a_sum_over_devices_that_would_overflow_is_found():
+    assert all_finite([[array([40000.0])]])
+    assert not all_finite([[array([40000.0]), array([40000.0], device=1)]])
+    assert all_finite([[array([30000.0]), array([30000.0], device=1)]])
+
+
+# ---- in training
+
+def test_scale_1_and_1024_give_the_same_weights_after_twenty_steps():
+    """Each within three float16 steps of the largest weight: both round their gradients, each elsewhere."""
+    one, large = (tiny_module(2, loss_scale=ConstantScale(value)) for value in (1, 1024))
+    losses = curve(one), curve(large)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-3)
+    assert losses[0][-1] < 0.8 * losses[0][0]
+    theirs = parameters(one)
+    for name, values in parameters(large).items():
+        np.testing.assert_allclose(values, theirs[name], rtol=0, atol=3 * HALF_STEP * np.abs(theirs[name]).max())
+    np.testing.assert_allclose(centers(large), centers(one), rtol=0, atol=3 * HALF_STEP * np.abs(centers(one)).max())
+
+
+def test_powers_of_two_give_the_same_bits_where_nothing_underflows():
+    assert curve(tiny_module(loss_scale=ConstantScale(256)), 5) == curve(tiny_module(loss_scale=ConstantScale(512)), 5)
+
+
+def test_half_precision_follows_the_float32_curve():
+    half = curve(tiny_module(loss_scale=ConstantScale(256)))
+    np.testing.assert_allclose(half, curve(tiny_module()), rtol=0.02)          # while it falls fifty times
+
+
+@pytest.mark.parametrize('scale, survives', [(1, False), (1024, True)])
+def test_a_gradient_of_1e_8_survives_with_1024_and_is_lost_with_1(scale, survives):
+    """The bias of the embedding layer gets the gradient of the embedding itself."""
+    module = tiny_module(loss_scale=ConstantScale(scale), lr=1.0, batch_size=1)
+    module.backbone.forward(TinyIter(1).next().data[0])
+    module.backbone.backward(mx.nd.full((1, 16), 1e-8))
+    module.backbone.update(1)
+    momenta = [state for state in optimizer_states(module).values() if state[0].shape == (16,)][0][0]
+    assert np.abs(momenta + 1e-8).max() <= 1e-8 * HALF_STEP * 8 if survives else not momenta.any()
+
+
+def test_master_weights_are_float32_and_keep_what_float16_cannot():
+    module = tiny_module(loss_scale=ConstantScale(256), lr=1e-6)
+    before = parameters(module)
+    curve(module, 10)
+    for momentum, master in optimizer_states(module).values():
+        assert momentum.dtype == master.dtype == np.float32
+        assert any(master.shape == half.shape and (master != half).any() and
+                   np.abs(master - half).max() < 1e-3 for half in before.values())
+
+
+@pytest.mark.parametrize('kvstore', ['device', 'local'])
+@pytest.mark.parametrize('num_devices', [1, 2])
+def test_a_step_that_overflows_leaves_the_backbone_alone(num_devices, kvstore):
+    module = tiny_module(num_devices, loss_scale=ConstantScale(256), kvstore=kvstore)
+    curve(module, 3)
+    before, states, head = parameters(module), optimizer_states(module), centers(module)
+    module.backbone.loss_scale.value = 1e8
+    curve(module, 2)
+    assert_same(parameters(module), before)
+    for index, arrays in optimizer_states(module).items():
+        for ours, theirs in zip(arrays, states[index]):
+            np.testing.assert_array_equal(ours, theirs)
+    assert module.backbone.loss_scale.num_skipped == 2 and module.num_update == 5
+    moved = centers(module)
+    assert np.isfinite(moved).all() and (moved != head).any()          # the head's gradients never carry the scale
+
+
+def test_centers_are_updated_alike_whatever_the_scale():
+    """The step that overflows moves them as it would have without overflow."""
+    good, bad = (tiny_module(loss_scale=ConstantScale(value)) for value in (256, 1e8))
+    assert curve(good, 1) == curve(bad, 1)
+    np.testing.assert_array_equal(centers(good), centers(bad))
+
+
+def test_skipped_steps_count_for_the_learning_rate_of_both():
+    """A rate that falls after step 3 has fallen for the fourth, though two of the first three were skipped."""
+    def moved(lr_steps):
+        module = tiny_module(loss_scale=ConstantScale(1e8), lr=0.1, lr_steps=lr_steps)
+        module.solver.momentum = module.backbone._module._optimizer.momentum = 0.0
+        curve(module, 3)
+        module.backbone.loss_scale.value = 256
+        before = parameters(module)['fc1_weight']
+        curve(module, 1)
+        return np.abs(parameters(module)['fc1_weight'].astype('float64') - before).max()
+    assert moved((3,)) == pytest.approx(moved(()) / 10, rel=0.1)
+
+
+def test_a_constant_scale_that_always_overflows_stops_the_run():
+    with pytest.raises(UserError, match='50 steps in a row'):
+        curve(tiny_module(loss_scale=ConstantScale(1e8)), 51)
+
+
+def test_a_dynamic_run_recovers_and_learns():
+    """Too large a scale at the start, and an overflow in between: it finds its scale and the loss goes on falling."""
+    scale = DynamicScale(value=2.0**24, patience=20)
+    module = tiny_module(2, loss_scale=scale)
+    losses = curve(module, 12)
+    skipped = scale.num_skipped
+    assert 0 < skipped < 12 and 1 < scale.value < 2**24
+    scale.value = 1e8
+    losses += curve(module, 48)
+    assert skipped < scale.num_skipped < skipped + 20 and 1 < scale.value < 2**24
+    assert np.mean(losses[-6:]) < 0.5 * np.mean(losses[6:12]) < 0.5 * losses[0] and np.isfinite(losses).all()
+
+
+def test_the_check_waits_once_per_step(monkeypatch):
+    module = tiny_module(2, loss_scale=DynamicScale(value=256))
+    batch, waits = TinyIter().next(), []
+    wait = mx.nd.NDArray.asnumpy
+    monkeypatch.setattr(mx.nd.NDArray, 'asnumpy', lambda self: waits.append(self.shape) or wait(self))
+    module.train_step(batch)
+    assert sorted(waits) == [(1,), (12,)]           # the flag, and the labels, which are on the host
