@@ -65,6 +65,7 @@ class Backbone:
         if self.loss_scale is not None:
             finite = all_finite(self._module._exec_group.grad_arrays)
             if not self.loss_scale.accept(finite, num_update):
+                self._module._params_dirty = True              # the running statistics have moved all the same
                 return
         self._module._optimizer.num_update = num_update        # skipped steps count, as for the class centers
         self._module.update()

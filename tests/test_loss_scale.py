@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from common.mxnet_loader import mx
+from recognition.backbone import Backbone
+from recognition.checkpoint import CheckpointRule, Checkpoints
+from recognition.collective import LocalCollective
 from recognition.loss_scale import ConstantScale, DynamicScale, all_finite, make_loss_scale
+from recognition.margin import Margin
+from recognition.optimizer import MultiStepSchedule, SolverOptions
+from recognition.parall_module import Head
+from symbols import get_backbone
+from tests.reference import DenseHead
+from tests.test_checkpoint import embed
 from tests.test_parall_module import centers, curve
-from tests.tiny import TinyIter, tiny_module
+from tests.tiny import EMBEDDING, SIZE, TinyIter, tiny_module, tiny_symbol
 
 HALF_STEP = 2.0**-10        # distance of neighbouring float16 numbers, at most, relative
 
@@ -276,3 +285,126 @@ def test_the_check_waits_once_per_step(monkeypatch):
     monkeypatch.setattr(mx.nd.NDArray, 'asnumpy', lambda self: waits.append(self.shape) or wait(self))
     module.train_step(batch)
     assert sorted(waits) == [(1,), (12,)]           # the flag, and the labels, which are on the host
+
+
+# ---- what stays float32
+
+def images(num_images):
+    return np.random.RandomState(3).randint(0, 256, (num_images, 3, SIZE, SIZE)).astype(np.uint8)
+
+
+@pytest.mark.parametrize('sample_ratio', [1.0, 0.001])
+def test_labels_2049_and_70000_are_right_in_a_half_run(sample_ratio):
+    """Neither they nor their neighbours are float16 numbers; the loss and the centers moved are those of float64."""
+    labels = np.array([2048, 2049, 2050, 69999, 70000, 70001, 2049, 0])
+    module = tiny_module(2, len(labels), loss_scale=ConstantScale(1024))
+    contexts = module.backbone.contexts
+    module.head = Head.initial(70003, EMBEDDING, contexts, Margin(1, 0.5, 0, scale=16.0), 0, LocalCollective(),
+                               sample_ratio=sample_ratio)
+    before = centers(module)
+    embedding = module.backbone.embed(images(len(labels)))
+    statistics = module.train_step(mx.io.DataBatch([mx.nd.array(images(len(labels)), dtype='uint8')],
+                                                   [mx.nd.array(labels, dtype='int64')]))
+    moved = np.flatnonzero((centers(module) != before).any(axis=1)) if sample_ratio < 1 else np.arange(len(before))
+    assert set(labels) <= set(moved)
+    twin = DenseHead(before[moved], (1, 0.5, 0), 16.0)
+    loss, _ = twin.step(embedding, np.searchsorted(moved, labels), 0.02, 0.9, 5e-4)
+    assert float(statistics.loss().asscalar()) == pytest.approx(loss, rel=1e-5)
+    step = twin.centers - before[moved]
+    np.testing.assert_allclose(centers(module)[moved] - before[moved], step, rtol=1e-3, atol=1e-4 * np.abs(step).max())
+
+
+@pytest.mark.parametrize('size', [100.0, 2000.0])
+def test_an_embedding_whose_norm_is_above_256_is_right(size):
+    """Its square is no float16 number. Loss and the gradient that reaches the backbone are those of float64."""
+    module = tiny_module(2, loss_scale=ConstantScale(1024))
+    arguments, auxiliary = module.backbone.parameters()
+    arguments['fc1_bias'] += mx.nd.array(np.random.RandomState(1).randn(EMBEDDING) * size, dtype='float16')
+    module.backbone.set_parameters(arguments, auxiliary)
+    batch, twin = TinyIter().next(), DenseHead(centers(module), (1, 0.5, 0), 16.0)
+    embedding = module.backbone.forward(batch.data[0])
+    assert embedding.dtype == np.float32 and (np.linalg.norm(embedding.asnumpy(), axis=1) > 256).all()
+    labels = batch.label[0].asnumpy()
+    loss, d_embedding, _, _ = twin.gradients(embedding.asnumpy(), labels)
+    statistics, found = module.head.forward_backward(embedding, labels, (0.02, 0.9, 5e-4))
+    assert float(statistics.loss().asscalar()) == pytest.approx(loss, rel=1e-5)
+    np.testing.assert_allclose(found.asnumpy(), d_embedding, rtol=1e-3, atol=1e-4 * np.abs(d_embedding).max())
+    before = parameters(module)
+    module.backbone.backward(found)
+    module.backbone.update(1)
+    after = parameters(module)
+    assert module.backbone.loss_scale.num_skipped == 0 and all(np.isfinite(values).all() for values in after.values())
+    assert (after['conv_weight'] != before['conv_weight']).any()
+
+
+def test_embedding_statistics_centers_and_gradient_are_float32():
+    module = tiny_module(2, loss_scale=ConstantScale(1024))
+    batch = TinyIter().next()
+    embedding = module.backbone.forward(batch.data[0])
+    statistics, d_embedding = module.head.forward_backward(embedding, batch.label[0].asnumpy(), (0.1, 0.9, 0))
+    assert embedding.dtype == d_embedding.dtype == statistics.array.dtype == np.float32
+    assert batch.label[0].dtype == np.int64
+    blocks = [block for shard in module.head.shards for block in shard.blocks]
+    assert {array.dtype for block in blocks for array in block.arrays().values()} == {np.float32}
+
+
+def test_a_half_checkpoint_loads_in_a_plain_float32_module(tmp_path):
+    module = tiny_module(2, loss_scale=DynamicScale(value=1024))
+    curve(module, 5)
+    Checkpoints(str(tmp_path / 'model'), tiny_symbol(), CheckpointRule(2)).save(module, None)
+    symbol, arguments, auxiliary = mx.model.load_checkpoint(str(tmp_path / 'model'), 1)
+    assert {array.dtype for array in [*arguments.values(), *auxiliary.values()]} == {np.float32}
+    half = module.backbone.embed(images(12))
+    np.testing.assert_allclose(embed(symbol, arguments, auxiliary, images(12).astype(np.float32)), half, rtol=0,
+                               atol=4 * HALF_STEP * np.abs(half).max())
+
+
+# ---- a network with batch norm
+
+@pytest.fixture
+def mobile():
+    """A half precision backbone of two devices, one step old, and the step: loss scale -> None."""
+    symbol = get_backbone('fmobilefacenet')(net_blocks=(1, 1, 1, 1), net_multiplier=0.125, embedding_size=EMBEDDING,
+                                            dtype='float16', prelu='fast')
+    backbone = Backbone(symbol, [mx.cpu(0), mx.cpu(1)], 8, (3, 112, 112), seed=0)
+    backbone.init_optimizer(SolverOptions(MultiStepSchedule(0.1)), loss_scale=ConstantScale(1024))
+
+    def step(scale):
+        backbone.loss_scale.value = scale
+        rng = np.random.RandomState(0)
+        backbone.forward(mx.nd.array(rng.randint(0, 256, (8, 3, 112, 112)), dtype='uint8'))
+        backbone.backward(mx.nd.array(rng.randn(8, EMBEDDING) * 0.01))
+        backbone.update(1)
+    step(1024)
+    return backbone, step
+
+
+def held(part):
+    return {name: array.asnumpy() for name, array in part.items()}
+
+
+def test_an_overflow_keeps_running_statistics_and_they_stay_finite(mobile):
+    backbone, step = mobile
+    arguments, auxiliary = map(held, backbone.parameters())
+    step(1e8)
+    assert backbone.loss_scale.num_skipped == 1
+    after, statistics = map(held, backbone.parameters())
+    del after['fc1_gamma'], arguments['fc1_gamma']              # fixed: every forward pass sets it to 1
+    assert_same(after, arguments)
+    assert all(np.isfinite(values).all() for values in statistics.values())
+    assert any((statistics[name] != auxiliary[name]).any() for name in statistics)
+
+
+def test_every_half_parameter_has_a_float32_master_and_no_other_has_one(mobile):
+    inner = mobile[0]._module
+    states = inner._kvstore._updater.states
+    arguments, _ = mobile[0].parameters()
+    assert len(states) == len(arguments)
+    for index, name in enumerate(inner._param_names):
+        state = states[name] if name in states else states[index]
+        if arguments[name].dtype == np.float16:
+            momentum, master = state
+            assert momentum.dtype == master.dtype == np.float32
+            np.testing.assert_array_equal(master.astype('float16').asnumpy(), arguments[name].asnumpy())
+        else:
+            assert arguments[name].dtype == state.dtype == np.float32 and name.endswith(('_gamma', '_beta'))

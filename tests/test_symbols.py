@@ -9,6 +9,7 @@ from common.errors import UsageError
 from common.mxnet_loader import mx
 from symbols import get_backbone, list_backbones, register_backbone
 from symbols.blocks import fast_prelu
+from symbols.embedding import OUTPUTS
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'published_parameters.json'
 PUBLISHED = {'y1': ('fmobilefacenet', {'embedding_size': 128}), 'r34': ('fresnet', {'num_layers': 34}),
@@ -24,8 +25,10 @@ VARIANTS = [('fresnet', dict(R18, net_se=1)),
             ('fmobilefacenet', SMALL),
             ('fmobilefacenet', dict(SMALL, prelu='fast')),
             ('fmobilefacenet', dict(SMALL, net_blocks=(2, 1, 1, 1), net_act='relu', net_output='E', dropout=0.0))]
-HALF_VARIANTS = [('fresnet', dict(R18, net_se=1)), ('fresnet', dict(R18, net_input=2, net_output='GAP')),
-                 ('fmobilefacenet', SMALL)]
+HALF_VARIANTS = ([(family, {'net_output': net_output}) for family in list_backbones() for net_output in OUTPUTS]
+                 + [('fresnet', dict(R18, net_se=1)), ('fresnet', dict(R18, net_input=2, net_output='GAP')),
+                    ('fresnet', dict(R18, net_input=0, net_act='relu')), ('fmobilefacenet', SMALL),
+                    ('fmobilefacenet', dict(net_blocks=(2, 8, 16, 4), net_act='relu'))])
 
 
 def shapes(symbol):
@@ -196,7 +199,8 @@ def test_half_precision_rule(family, settings, prelu, half_products):
             is_normalisation = name in normalisation and 'relu' not in name
             assert dtype == (np.float32 if is_normalisation else np.float16), name
         assert outputs == [np.float32] and set(auxiliary) == {np.float32}
-    assert 'fc1' in named_layers(symbol) and None not in symbol.infer_shape(data=(2, 3, 112, 112))[0]
+    assert normalisation & set(symbol.list_arguments())
+    assert symbol.list_outputs() == ['fc1_output'] and None not in symbol.infer_shape(data=(2, 3, 112, 112))[0]
 
 
 def inputs_of_operators(symbol, dtype):
@@ -214,12 +218,26 @@ def inputs_of_operators(symbol, dtype):
 
 
 @pytest.mark.parametrize('half_products', [False, True])
-def test_activations_are_half_and_products_are_what_the_device_can(half_products):
-    symbol = get_backbone('fmobilefacenet')(dtype='float16', half_products=half_products, **SMALL)
+@pytest.mark.parametrize('family, settings', HALF_VARIANTS)
+def test_activations_are_half_and_products_are_what_the_device_can(family, settings, half_products):
+    symbol = get_backbone(family)(dtype='float16', half_products=half_products, **settings)
     found = inputs_of_operators(symbol, 'uint8')
     product = {'float16' if half_products else 'float32'}
-    assert found['Convolution'] == found['FullyConnected'] == product
-    assert found['LeakyReLU'] == {'float16'} and found['BatchNorm'] == {'float16', 'float32'}   # fc1: float32
+    assert found['Convolution'] == product and found.get('FullyConnected', product) == product
+    in_single = {'FullyConnected', 'Convolution', 'Cast', '_minus_scalar', '_mul_scalar', 'BatchNorm'}
+    assert all(types == {'float16'} for operator, types in found.items() if operator not in in_single), found
+    single = {node for node, dtype in inputs_of_batch_norms(symbol).items() if dtype == 'float32'}
+    assert single <= {'fc1', 'bn_data'}                        # what they normalise is float32
+
+
+def inputs_of_batch_norms(symbol):
+    """Name of a batch norm -> type of what it normalises."""
+    internals = symbol.get_internals()
+    types = dict(zip(internals.list_outputs(), internals.infer_type(data='uint8')[1]))
+    nodes = json.loads(symbol.tojson())['nodes']
+    sources = {node['name']: nodes[node['inputs'][0][0]]['name'] for node in nodes if node['op'] == 'BatchNorm'}
+    return {name: np.dtype(types[source if source in types else source + '_output']).name
+            for name, source in sources.items()}
 
 
 @pytest.mark.parametrize('family, settings, shape', [('fmobilefacenet', SMALL, (8, 3, 112, 112)),
