@@ -25,6 +25,8 @@ def _import_mxnet():
     os.environ.setdefault('MXNET_SUBGRAPH_BACKEND', 'NONE')  # oneDNN subgraphs fail at the second inference
     # Temporary memory of operators is shared by all CPU contexts: with the usual 4 pieces, devices wait for each other
     os.environ.setdefault('MXNET_CPU_TEMP_COPY', '128')
+    # The tuning at start measures small arrays, and then leaves element-wise passes over large ones to one thread
+    os.environ.setdefault('MXNET_USE_OPERATOR_TUNING', '0')
     load_cuda_libraries()
     try:
         import mxnet

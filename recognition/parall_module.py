@@ -33,17 +33,22 @@ class Head:
         statistics only if measured. Four collectives: features, labels, statistics, feature gradient.
         Nothing here waits for a device.
         """
+        labels = self.collective.allgather(labels, 'labels')                       # (N,)
+        for shard in self.shards:
+            shard.begin(labels, embedding.shape[1], num_update)
         unit, inverse_norm = self._normalise(embedding)
         features = self.collective.allgather(unit, 'features')                     # (N, D)
-        labels = self.collective.allgather(labels, 'labels')                       # (N,)
-        parts = [shard.forward(features.as_in_context(shard.context), labels, measure, num_update)
-                 for shard in self.shards]
+        parts = [shard.forward(rows, measure) for shard, rows in zip(self.shards, self._on_each_device(features))]
         statistics = self._merge(parts, embedding.context)
-        d_features = [shard.backward(statistics.log_sum.as_in_context(shard.context), *solver)
-                      for shard in self.shards]
+        d_features = [shard.backward(log_sum, *solver)
+                      for shard, log_sum in zip(self.shards, self._on_each_device(statistics.log_sum))]
         total = sum_on(embedding.context, d_features)                              # (N, D)
         d_unit = self.collective.reduce_scatter_sum(total, 'd_features')           # (B, D)
         return statistics, self._through_unit(d_unit, unit, inverse_norm)
+
+    def _on_each_device(self, array):
+        """Copies for all shards, made before any shard begins: a copy waits for the work of the device it leaves."""
+        return [array.as_in_context(shard.context) for shard in self.shards]
 
     def _normalise(self, embedding):
         """Rows of length 1 (a zero row stays zero); the plain inner product takes the rows as they are."""

@@ -9,12 +9,12 @@ class Product:
     """y = x W^T [+ b], and later its gradients.
 
     x (N, D), weight (K, D), bias (K,) or None; out (N, K) receives the product and may be changed in
-    place afterwards. grads: arrays shaped like x, weight (and bias) that backward() fills.
+    place afterwards. grads: arrays shaped like x and weight that backward() fills; it uses what is in x then.
     """
 
     def __init__(self, x, weight, bias, out, grads):
         inputs = [x, weight] if bias is None else [x, weight, bias]
-        mx.autograd.mark_variables(inputs, grads, 'write')
+        mx.autograd.mark_variables([x, weight], grads, 'write')
         self._recorded = out.detach()      # a new handle on the same memory: an array enters one graph only
         with mx.autograd.record():
             mx.nd.FullyConnected(*inputs, num_hidden=weight.shape[0], no_bias=bias is None,

@@ -99,6 +99,23 @@ def test_awkward_shapes(loss, num_classes, num_shards, labels):
             check_step(head, loss, embedding, np.array(labels, np.int64))
 
 
+@pytest.mark.parametrize('length', [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize('keep_logits', [True, False], ids=['fast', 'lean'])
+@pytest.mark.parametrize('loss', ['arcface', 'cosface', 'softmax'])
+def test_a_label_counts_fully_where_its_block_has_no_share_of_the_softmax(loss, keep_logits, length):
+    """Each row lies near a center of the first block, its label is opposite in another: exp(-109) is 0 in float32."""
+    rng = np.random.RandomState(4)
+    head = build(loss, 28, 2, keep_logits)
+    embedding = rng.randn(4, D).astype(np.float32)
+    if loss == 'softmax':
+        embedding *= 3.0                                   # inner products of about 9 * 32
+    for number, shard in enumerate(head.shards):
+        for block in shard.blocks:
+            centers = (1 if number == 0 else -1) * embedding[np.arange(7) % 4] + 0.6 * rng.randn(7, D)
+            block.weight[:] = mx.nd.array((length if loss != 'softmax' else 1.0) * centers)
+    check_step(head, loss, embedding, np.array([14, 15, 16, 24], np.int64))
+
+
 @pytest.mark.parametrize('block_size', [1, 5, 53, 1000])
 def test_block_size_does_not_matter(block_size):
     rng = np.random.RandomState(2)

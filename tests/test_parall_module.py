@@ -89,7 +89,7 @@ def test_a_step_makes_four_named_collectives_whatever_the_shards():
         module = tiny_module(num_devices)
         module.head.collective = CountingCollective()
         module.train_step(TinyIter().next())
-        assert module.head.collective.names == ['features', 'labels', 'head_statistics', 'd_features']
+        assert module.head.collective.names == ['labels', 'features', 'head_statistics', 'd_features']
 
 
 def test_more_shards_than_classes():
