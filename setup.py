@@ -34,6 +34,7 @@ setup(
     extras_require={
         'cpu': ['mxnet==1.9.1'],
         'gpu': ['mxnet-cu112==1.9.1'] + CUDA,
+        'plots': ['matplotlib'],                         # pictures of the benchmarks
         'test': ['pytest>=7', 'hypothesis', 'ruff'],
     },
     entry_points={'console_scripts': ['shardface-train = train_parall:main', 'rec2shufrec = common.rec2shufrec:main',
