@@ -116,6 +116,33 @@ def test_a_label_counts_fully_where_its_block_has_no_share_of_the_softmax(loss, 
     check_step(head, loss, embedding, np.array([14, 15, 16, 24], np.int64))
 
 
+@pytest.mark.parametrize('keep_logits', [True, False], ids=['fast', 'lean'])
+@pytest.mark.parametrize('num_rows, block_size', [(256, 7), (1024, 7), (1024, 1000)])
+def test_large_batches(num_rows, block_size, keep_logits):
+    rng = np.random.RandomState(9)
+    head = build('arcface', 53, 2, keep_logits, block_size=block_size)
+    for _ in range(2):
+        check_step(head, 'arcface', *random_batch(rng, num_rows, 53))
+
+
+@pytest.mark.slow
+def test_more_logits_than_an_array_can_hold():
+    """2^31 + 1,024 logits of one shard: every center the same, so the loss is log C and only labels move theirs."""
+    num_rows, num_classes, size = 1024, 2**21 + 1, 2**18
+    edges = [(start, min(start + size, num_classes)) for start in range(0, num_classes, size)]
+    blocks = [ClassBlock(start, stop, mx.nd.ones((stop - start, 4)), mx.nd.zeros((stop - start, 4)))
+              for start, stop in edges]
+    head = Head([HeadShard(blocks, mx.cpu(), Margin(), Sampler(1.0, 0), keep_logits=False)], num_classes,
+                LocalCollective())
+    embedding = np.random.RandomState(0).randn(num_rows, 4).astype(np.float32)
+    labels = np.full(num_rows, num_classes - 1, np.int64)
+    statistics, d_embedding = head.forward_backward(mx.nd.array(embedding), labels, (0.1, 0.0, 0.0))
+    np.testing.assert_allclose(statistics.loss().asscalar(), np.log(num_classes), rtol=1e-5)
+    assert np.abs(d_embedding.asnumpy()).max() < 1e-4
+    moved = [np.abs(block.weight.asnumpy() - 1).max() for block in blocks]
+    assert moved[-1] > 1e-3 > 1e-5 > max(moved[:-1])
+
+
 @pytest.mark.parametrize('block_size', [1, 5, 53, 1000])
 def test_block_size_does_not_matter(block_size):
     rng = np.random.RandomState(2)
