@@ -7,6 +7,8 @@ A reader of sets of hundreds of GB need not look at every record header before i
 """
 import os
 
+import numpy as np
+
 from common.errors import UserError
 from common.record_index import read_index
 
@@ -19,12 +21,14 @@ class ChunkIndexWriter:
     def __init__(self):
         self._lines, self._count, self._next = [], 0, 0
 
-    def add(self, offset):
-        """The next record of the file begins at `offset`."""
-        if offset >= self._next:
-            self._lines.append(b'%d\t%d\n' % (self._count, offset))
-            self._next = offset + CHUNK_BYTES
-        self._count += 1
+    def add(self, offsets):
+        """The next records of the file begin at `offsets`, rising int64 (n,)."""
+        row = int(np.searchsorted(offsets, self._next))
+        while row < len(offsets):
+            self._lines.append(b'%d\t%d\n' % (self._count + row, offsets[row]))
+            self._next = offsets[row] + CHUNK_BYTES
+            row = int(np.searchsorted(offsets, self._next))
+        self._count += len(offsets)
 
     def write(self, path, size):
         """Write the index to `path`; size: bytes of the finished .rec. OSError if the disk refuses."""

@@ -3,34 +3,24 @@ import logging
 
 import numpy as np
 
+from common.class_ids import read_class_ids
 from common.errors import UserError
-from common.face_record import FLOAT32, SPLIT, SPLIT24, class_id, class_in_range, max_classes
+from common.face_record import FLOAT32, class_id, class_in_range, max_classes
 from common.images import CorruptImage, decode_bgr
-from common.recordio import HEAD_SIZE, LABEL_SIZE, MAX_DATA, WHOLE, unpack
+from common.recordio import WHOLE, unpack
 
 log = logging.getLogger('shardface')
 
 CHECKED_IN_FULL = 200000             # images up to which all labels are read before training (1.4 GB of file)
 SAMPLES = 1024                       # read in a larger set, evenly spread; the others are checked when decoded
 _CHUNK = 1 << 16
-_LREC, _FLAG, _LABEL, _FIRST, _SECOND = 1, 2, 3, (HEAD_SIZE + LABEL_SIZE) // 4, (HEAD_SIZE + LABEL_SIZE) // 4 + 1
 
 
 def read_labels(face_set, positions, label_format=FLOAT32):
     """Class ids of the images at `positions`, int64 (n,); -1 where there is no whole number of 0 or more."""
-    words, offsets = face_set.record_file.words, face_set.offsets[positions]
-    lrec, flag = words(offsets, _LREC), words(offsets, _FLAG).astype(np.int64)
-    label = np.where(flag > 0, words(offsets, _FIRST), words(offsets, _LABEL)).view(np.float32)
-    with np.errstate(invalid='ignore'):                        # NaN labels are looked for below
-        number = label.astype(np.float64)
-        if label_format == SPLIT24:
-            low = words(offsets, _SECOND).view(np.float32).astype(np.float64)
-            number = np.where((flag >= 2) & (low >= 0) & (low < SPLIT), number * SPLIT + low, -1)
-    is_class = (number >= 0) & (number == np.floor(number)) & (number < 2.0**62)
-    is_class &= (lrec & MAX_DATA) >= LABEL_SIZE + 4 * flag
-    labels = np.full(len(number), -1, np.int64)
-    labels[is_class] = number[is_class].astype(np.int64)
-    for row in np.flatnonzero(lrec >> 29 != WHOLE):            # a first part may end inside the labels
+    record_file, offsets = face_set.record_file, face_set.offsets[positions]
+    labels = read_class_ids(record_file, offsets, label_format)
+    for row in np.flatnonzero(record_file.words(offsets, 1) >> 29 != WHOLE):
         labels[row] = _read_label(face_set, positions[row], label_format)
     return labels
 

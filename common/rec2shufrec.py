@@ -23,7 +23,8 @@ from common.command import parse_size, require_range, run_tool, tool_parser
 from common.errors import UsageError, UserError
 from common.face_record import FLOAT32, SPLIT, SPLIT24, Property, write_property
 from common.files import replacing
-from common.record_source import DROP, REFUSE, Preparation, Source, first_image_size, warn_about_index
+from common.preparation import Preparation, first_image_size
+from common.record_source import DROP, REFUSE, Source, warn_about_index
 from common.sequential_set import RECORDS, SHUFFLED
 from common.shuffle import Shuffler, num_buckets
 from common.shuffled_writer import Fingerprint, fingerprint_of, label_format, write_parts
@@ -153,8 +154,7 @@ class Conversion:
                                         % (count, self.args.parts)))
         form = label_format(self.num_classes)
         with Progress('writing', self.total) as progress:
-            is_whole = not self.resize and all(source.is_whole for source in self.sources)
-            write_parts(folder, shuffler.batches(), count, self.args.parts, form, is_whole, progress.advance)
+            write_parts(folder, shuffler.batches(), count, self.args.parts, form, progress.advance)
         shutil.rmtree(buckets)
         if self.args.verify:
             self._verify(folder, form)
@@ -171,12 +171,12 @@ class Conversion:
             prepare = stack.enter_context(Preparation(self.resize)) if decoding else None
             for source in self.sources:
                 self.first_labels.append(first)
-                for numbers, ids, images, size in source.batches(self.args.check_images, prepare):
-                    numbers = [number + first for number in numbers] if first else numbers
-                    shuffler.add(numbers, ids, images)
+                for block, size in source.batches(self.args.check_images, prepare):
+                    block.entries['number'] += first
                     if self.args.verify:
-                        self.fingerprint.add(numbers, images)
-                    progress.advance(len(images), size)
+                        self.fingerprint.add(block.entries['number'].tolist(), block.images())
+                    shuffler.add(block)
+                    progress.advance(len(block), size)
                 first += 0 if self.args.same_labels else source.num_classes
                 _warn_about_rounding(source)
                 warn_about_index(source)

@@ -1,24 +1,22 @@
 """Face sets as a source of images: any layout, read front to back, no index needed; unusable records are left out."""
-import concurrent.futures
-import itertools
+import functools
 import logging
 import os
 
-import cv2
 import numpy as np
 
+from common.class_ids import read_class_ids
 from common.errors import UserError
 from common.face_record import FLOAT32, class_id, index_path, read_property
-from common.images import CorruptImage, decode_bgr, image_size
-from common.recordio import RecordFile, unpack
+from common.recordio import HEAD_SIZE, LABEL_SIZE, RecordFile, padded, unpack
 from common.sequential_set import find_parts
+from common.shuffle import ENTRY, Block
 
 log = logging.getLogger('shardface')
 
 DROP, REFUSE = 'drop', 'refuse'
 BATCH_BYTES = 4 << 20
 MAX_CLASS = 1 << 31                  # beyond it a label is taken for damage
-JPEG_QUALITY = 95
 
 
 class Source:
@@ -35,7 +33,6 @@ class Source:
         self._limit = self.property.num_classes if self.property else MAX_CLASS
         self.labels = Distinct()
         self.num_images = self.num_metadata = 0
-        self.is_whole = True                                   # no magic number but those that begin the records
         self.dropped = []                                      # (path, offset, reason)
 
     @property
@@ -44,36 +41,59 @@ class Source:
         return self.property.num_classes if self.property else self.labels.largest + 1
 
     def batches(self, policy, prepare=None):
-        """Yield (numbers, ids, images, bytes read): class ids, record ids, encoded images; metadata left out.
+        """Yield (block, bytes read): a Block of images; metadata left out. Its memory is that of the file.
 
         policy: what to do with an unusable record, DROP, REFUSE (UserError), or None: no image is dropped, a label
-        that is no class is refused. prepare(images) -> list of images, or CorruptImage in their place.
+        that is no class is refused. prepare: see preparation.Preparation.
         """
         for path in self.paths:
             with RecordFile(path) as record_file:
-                for records in _pieces(record_file):
-                    numbers, ids, images = self._usable(path, records, policy, prepare)
-                    self.num_images += len(images)
-                    self.labels.add(numbers)
-                    end = record_file.end_of(records[-1][0])
-                    self.is_whole &= record_file.num_magic(records[0][0], end) == len(records)
-                    yield numbers, ids, images, end - records[0][0]
-                    record_file.forget(records[0][0], end - records[0][0])
+                for starts, end, is_odd in find_records(record_file):
+                    block, offsets = self._usable(record_file, starts, end, is_odd, policy)
+                    if prepare:
+                        block = self._prepared(prepare, block, offsets, path, policy)
+                    self.num_images += len(block)
+                    self.labels.add(block.entries['number'])
+                    yield block, end - starts[0]
 
-    def _usable(self, path, records, policy, prepare):
-        rows = [row for row in (self._parse(path, offset, payload, policy) for offset, payload in records) if row]
-        images = [row[2] for row in rows]
-        if prepare:
-            images = prepare(images)
-            for row, image in zip(rows, images):
-                if isinstance(image, CorruptImage):
-                    self._drop(path, row[3], image, policy == DROP)
-            kept = [index for index, image in enumerate(images) if not isinstance(image, CorruptImage)]
-            rows, images = [rows[index] for index in kept], [images[index] for index in kept]
-        return [row[0] for row in rows], [row[1] for row in rows], images
+    def _usable(self, record_file, starts, end, is_odd, policy):
+        """Block of the usable ones among the records of a range, and the offsets of their records."""
+        first, flag = int(starts[0]), record_file.words(starts, 2).astype(np.int64)
+        entries, odd = np.zeros(len(starts), ENTRY), {}
+        entries['number'] = read_class_ids(record_file, starts, self.label_format)
+        entries['id'] = record_file.words(starts, 4) | record_file.words(starts, 5).astype(np.uint64) << np.uint64(32)
+        entries['start'] = starts - first + HEAD_SIZE + LABEL_SIZE + 4 * flag
+        size = record_file.words(starts, 1).astype(np.int64) - LABEL_SIZE - 4 * flag
+        is_metadata = ~is_odd & (flag == 2) & (size == 0)
+        is_usable = ~is_odd & (size > 0) & (entries['number'] >= 0) & (entries['number'] < self._limit)
+        entries['size'][is_usable] = size[is_usable]
+        for row in np.flatnonzero(~is_usable & ~is_metadata):  # few: of several parts, or something is wrong with them
+            parsed = self._parse(record_file.path, int(starts[row]), record_file.read(int(starts[row])), policy)
+            if parsed:
+                is_usable[row] = entries['odd'][row] = True
+                entries['number'][row], entries['id'][row], odd[row] = parsed
+        self.num_metadata += int(is_metadata.sum())
+        block = Block(record_file.range(first, end), entries, functools.partial(record_file.forget, first, end - first))
+        block, kept = block.only(is_usable), np.flatnonzero(is_usable)
+        if odd:
+            block = block.copied([odd.get(row, image) for row, image in zip(kept.tolist(), block.images())])
+        return block, starts[kept]
+
+    def _prepared(self, prepare, block, offsets, path, policy):
+        """Block of what prepare makes of the images of a block."""
+        before = block.images()
+        images = prepare(before)
+        for offset, image in zip(offsets.tolist(), images):
+            if isinstance(image, Exception):
+                self._drop(path, offset, image, policy == DROP)
+        kept = [row for row, image in enumerate(images) if not isinstance(image, Exception)]
+        block, images = block.only(kept), [images[row] for row in kept]
+        changed = [image is not before[row] for row, image in zip(kept, images)]
+        block.entries['odd'] |= np.array(changed, '<u4')
+        return block.copied(images) if any(changed) else block
 
     def _parse(self, path, offset, payload, policy):
-        """(class, id, image, offset), or None for metadata and for what is dropped."""
+        """(class, id, image), or None for metadata and for what is dropped."""
         try:
             header, image = unpack(payload)
             if header.flag == 2 and len(image) == 0:
@@ -85,7 +105,7 @@ class Source:
             number = class_id(header, self.label_format)
             if number >= self._limit:
                 raise ValueError('label %d outside [0, %d)' % (number, self._limit))
-            return number, header.id, image, offset
+            return number, header.id, image
         except ValueError as error:
             self._drop(path, offset, error, policy == DROP)
             return None
@@ -97,17 +117,39 @@ class Source:
         self.dropped.append((path, offset, str(reason)))
 
 
-def _pieces(record_file):
-    """Yield lists of (offset, payload) of some MB."""
-    piece, size = [], 0
-    for offset, payload in record_file.walk():
-        piece.append((offset, payload))
-        size += len(payload)
-        if size >= BATCH_BYTES:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
+def find_records(record_file):
+    """Yield (starts, end, is_odd) of some MB after the other, front to back, every byte of which is read.
+
+    starts: offsets of the records, int64 (n,); end: where the last one ends; is_odd: bool (n,), the record has several
+    parts, or holds the magic number at a multiple of 4 all the same. UserError for a damaged or truncated file.
+    """
+    start = 0
+    while start < record_file.size:
+        end = min(start + BATCH_BYTES, record_file.size)
+        record_file.will_need(end, 2 * BATCH_BYTES)
+        starts = record_file.find_magic(start, end)
+        if end < record_file.size and len(starts):             # the last one, if it is one, goes on behind the end
+            starts, end = starts[:-1], int(starts[-1])
+        stops = starts + HEAD_SIZE + record_file.words(starts, 1)      # beyond all bounds where there are several parts
+        if len(starts) and starts[0] == start and stops[-1] <= record_file.size \
+                and (padded(stops) == np.append(starts[1:], padded(end))).all():
+            is_odd = np.zeros(len(starts), bool)
+        else:
+            starts, end, is_odd = _walk(record_file, start, start + BATCH_BYTES)
+        yield starts, end, is_odd
+        start = padded(end)
+
+
+def _walk(record_file, start, limit):
+    """As find_records, of the records that begin in a range; from each record to the next one."""
+    starts = []
+    for offset, _ in record_file.walk(start):
+        if offset >= limit:
+            break
+        starts.append(offset)
+    end = record_file.end_of(starts[-1])
+    bounds = np.array(starts + [end])
+    return bounds[:-1], end, np.diff(np.searchsorted(record_file.find_magic(start, end), bounds)) > 1
 
 
 class Distinct:
@@ -135,41 +177,6 @@ class Distinct:
         return int(self.values()[-1]) if len(self.values()) else -1
 
 
-class Preparation:
-    """Decodes images on threads, to check them or to bring them to one size."""
-
-    def __init__(self, size=None, threads=None):
-        """size (h, w): images of another size are resized and encoded as JPEG again; None: no bytes are changed."""
-        self._size = size
-        self._threads = threads or len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-        self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self._pool.shutdown()
-
-    def __call__(self, images):
-        """List of encoded images -> list of encoded images, with CorruptImage where one cannot be decoded."""
-        step = -(-len(images) // self._threads) or 1
-        parts = [images[start:start + step] for start in range(0, len(images), step)]
-        return list(itertools.chain.from_iterable(self._pool.map(self._prepare_all, parts)))
-
-    def _prepare_all(self, images):
-        return [self._prepare(image) for image in images]
-
-    def _prepare(self, image):
-        try:
-            size = image_size(image)
-            decoded = decode_bgr(image, self._size or size)
-        except CorruptImage as error:
-            return error
-        if self._size in (None, size):
-            return image
-        return cv2.imencode('.jpg', decoded, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
-
-
 def warn_about_index(source):
     """Warn if there is an index that lists another number of records than were found; after the pass."""
     path, found = index_path(source.paths[0]), source.num_images + source.num_metadata + len(source.dropped)
@@ -180,16 +187,3 @@ def warn_about_index(source):
     if listed != found:
         log.warning('%s lists %d records, %s holds %d: the index is not used, all records were taken',
                     path, listed, os.path.basename(source.paths[0]), found)
-
-
-def first_image_size(source):
-    """(h, w) as property says, else of the first image that can be read; None if there is none among the first ones."""
-    if source.property:
-        return source.property.height, source.property.width
-    with RecordFile(source.paths[0]) as record_file:
-        for _, payload in itertools.islice(record_file.walk(), 1000):
-            try:
-                return image_size(unpack(payload)[1])
-            except (ValueError, CorruptImage):
-                continue
-    return None

@@ -24,10 +24,11 @@ MAGIC = 0xced7230a
 MAGIC_BYTES = struct.pack('<I', MAGIC)
 MAX_DATA = (1 << 29) - 1             # bytes of data that lrec can state
 WHOLE, FIRST, MIDDLE, LAST = range(4)
+PIECES_AT_ONCE = 1024                # that systems take in one call, IOV_MAX
+SENT_AT_ONCE = 1 << 24               # bytes
 
 _HEAD = struct.Struct('<II')         # magic, lrec
 _LABEL = struct.Struct('<IfQQ')      # flag, label, id, id2
-_PADDING = b'', bytes(3), bytes(2), bytes(1)    # after 4n, 4n + 1, ... bytes
 HEAD_SIZE = _HEAD.size
 LABEL_SIZE = _LABEL.size
 
@@ -201,18 +202,22 @@ class RecordFile(RecordView):
         """
         return self._words[np.minimum((offsets >> 2) + index, len(self._words) - 1)]
 
-    def num_magic(self, offset, end):
-        """How often the magic number stands at multiples of 4 in a range of the file."""
-        return int(np.count_nonzero(self._words[offset >> 2:end >> 2] == MAGIC))
+    def find_magic(self, offset, end):
+        """Multiples of 4 in a range of the file at which the magic number stands, int64 (n,). Reads all of it."""
+        return np.flatnonzero(self._words[offset >> 2:end >> 2] == MAGIC) * 4 + offset
+
+    def range(self, offset, end):
+        """Memoryview of a range of the file."""
+        return self._view[offset:end]
 
     def will_need(self, offset, size):
         """Ask the system to read this range soon, without waiting; does nothing where it cannot be asked."""
-        if hasattr(self._map, 'madvise'):
-            begin = offset - offset % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_WILLNEED, begin, min(offset + size, self.size) - begin)
+        begin, end = offset - offset % mmap.PAGESIZE, min(offset + size, self.size)
+        if hasattr(self._map, 'madvise') and begin < end:
+            self._map.madvise(mmap.MADV_WILLNEED, begin, end - begin)
 
     def forget(self, offset, size):
-        """Let go of the memory of this range, which has been read; it can be read again."""
+        """Let go of the memory of this range, which has been read; it can be read again. Nothing once it is closed."""
         if hasattr(self._map, 'madvise'):
             begin = offset - offset % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, begin, min(offset + size, self.size) - begin)
@@ -228,7 +233,7 @@ class RecordWriter:
         self._paths = [os.path.abspath(name) for name in (path, path_index) if name is not None]
         self._partial = ['%s.%d.partial' % (name, os.getpid()) for name in self._paths]
         self._streams = []
-        self._offset = 0
+        self._offset = self._sent = 0
         try:
             for name in self._partial:
                 self._streams.append(open(name, 'wb', buffering=1 << 20))
@@ -251,7 +256,7 @@ class RecordWriter:
         if len(payload) > MAX_DATA:
             raise ValueError('record %d has %d bytes, RecordIO allows %d' % (key, len(payload), MAX_DATA))
         offset = self._offset
-        data = _framed(payload)
+        data = _framed(payload) + bytes(-len(payload) % 4)
         try:
             self._streams[0].write(data)
             if len(self._streams) > 1:
@@ -261,23 +266,43 @@ class RecordWriter:
         self._offset += len(data)
         return offset
 
-    def write_whole(self, headers, images):
-        """Append many records, of the payloads header + image, in one go; returns their offsets, int64 (n,).
+    def write_many(self, labels, images, may_hold_magic):
+        """Append many records, without an index; returns their offsets, int64 (n,). UserError if the disk refuses.
 
-        Only for payloads that do not hold the magic number at a multiple of 4, and without an index.
+        labels: array (n,) of the label parts of the payloads, of a dtype of a multiple of 4 bytes; images: n
+        bytes-like; may_hold_magic: bool (n,), false where no multiple of 4 of the image holds the magic number.
         """
-        pieces, sizes = [], []
-        for header, image in zip(headers, images):
-            size = len(header) + len(image)
-            pieces += _HEAD.pack(MAGIC, size), header, image, _PADDING[size & 3]
-            sizes.append(HEAD_SIZE + padded(size))
+        sizes = np.fromiter(map(len, images), np.int64, len(images)) + labels.itemsize
+        starts = np.zeros(len(labels), [('padding', '<u4'), ('magic', '<u4'), ('lrec', '<u4'), ('label', labels.dtype)])
+        starts['magic'], starts['lrec'], starts['label'] = MAGIC, sizes, labels
+        view, step = memoryview(starts.view(np.uint8)), starts.itemsize
+        padding = -sizes % 4
+        before = np.concatenate([[0], padding[:-1]])           # what a record is padded with goes with the next one
+        firsts = (np.arange(len(labels)) * step + 4 - before).tolist()
+        pieces = [None] * (2 * len(images)) + [bytes(padding[-1])]
+        pieces[0:-1:2] = [view[first:stop] for first, stop in zip(firsts, range(step, len(view) + 1, step))]
+        pieces[1:-1:2] = images
+        lengths = sizes + HEAD_SIZE + padding
+        in_label = labels.view('<u4').reshape(len(labels), -1) == MAGIC
+        for row in np.flatnonzero(in_label.any(axis=1) | may_hold_magic):
+            payload = b''.join((view[(row + 1) * step - labels.itemsize:(row + 1) * step], images[row]))
+            pieces[2 * row:2 * row + 2] = bytes(before[row]), _framed(payload)
+            lengths[row] = len(pieces[2 * row + 1]) + padding[row]
+        self._write_pieces(pieces)
+        ends = self._offset + np.cumsum(lengths)
+        self._offset = int(ends[-1])
+        return ends - lengths
+
+    def _write_pieces(self, pieces):
+        stream = self._streams[0]
         try:
-            self._streams[0].write(b''.join(pieces))
+            stream.flush()
+            write_pieces(stream.fileno(), pieces)
+            if self._offset - self._sent >= SENT_AT_ONCE and hasattr(os, 'posix_fadvise'):
+                os.posix_fadvise(stream.fileno(), self._sent, self._offset - self._sent, os.POSIX_FADV_DONTNEED)
+                self._sent = self._offset                      # the disk writes it now, not only when all is there
         except OSError as error:
             raise UserError('cannot write %s: %s' % (self._paths[0], error.strerror)) from None
-        ends = self._offset + np.cumsum(sizes, dtype=np.int64)
-        self._offset += sum(sizes)
-        return ends - np.array(sizes, np.int64)
 
     def commit(self):
         """Everything reaches the disk, then gets its name; the .rec first. UserError if it does not fit."""
@@ -305,17 +330,31 @@ class RecordWriter:
                 os.remove(partial)
 
 
+def write_pieces(handle, pieces):
+    """Write bytes-like pieces to an open file, one behind the other, without joining them. OSError."""
+    for first in range(0, len(pieces), PIECES_AT_ONCE):
+        part = pieces[first:first + PIECES_AT_ONCE]
+        written = _writev(handle, part)
+        if written < sum(map(len, part)):                      # the disk is nearly full, or 2 GB is the limit
+            rest = memoryview(b''.join(part))[written:]
+            while len(rest):
+                rest = rest[os.write(handle, rest):]
+
+
+def _join_and_write(handle, pieces):
+    return os.write(handle, b''.join(pieces))
+
+
+_writev = getattr(os, 'writev', _join_and_write)               # not every system has it
+
+
 def _framed(payload):
-    """The bytes of one record; a payload is cut wherever the magic stands at a multiple of 4."""
+    """The bytes of one record without its padding; a payload is cut wherever the magic stands at a multiple of 4."""
     cuts = _magic_positions(payload)
-    if not cuts:
-        return b''.join((_HEAD.pack(MAGIC, len(payload)), payload, bytes(-len(payload) % 4)))
-    starts = [0] + [cut + 4 for cut in cuts]
-    stops = cuts + [len(payload)]
-    kinds = [FIRST] + [MIDDLE] * (len(cuts) - 1) + [LAST]
-    parts = [_HEAD.pack(MAGIC, kind << 29 | (stop - start)) + payload[start:stop]
-             for kind, start, stop in zip(kinds, starts, stops)]
-    return b''.join(parts) + bytes(-len(payload) % 4)
+    starts, stops = [0] + [cut + 4 for cut in cuts], cuts + [len(payload)]
+    kinds = [FIRST] + [MIDDLE] * (len(cuts) - 1) + [LAST] if cuts else [WHOLE]
+    return b''.join(_HEAD.pack(MAGIC, kind << 29 | (stop - start)) + payload[start:stop]
+                    for kind, start, stop in zip(kinds, starts, stops))
 
 
 def _magic_positions(payload):

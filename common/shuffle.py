@@ -1,19 +1,26 @@
 """Putting any number of records into a uniformly random order, out of core, with sequential reads and writes.
 
 Every record draws a 64-bit number; the order is that of the numbers, so each order is equally likely, and it depends
-on the seed alone, not on the memory. The range of the numbers is cut into equal intervals, one for each bucket.
-While records are added, they are appended to their buckets, which overflow into files. In the end bucket after
-bucket is read in one piece, sorted in memory and given out. One bucket that fits in memory never touches the disk.
+on the seed alone, not on the memory. What fits in memory is sorted there and given out. Else the range of the
+numbers is cut into equal intervals, one for each bucket. Whenever the memory is full, what it holds is sorted, and
+each interval is appended to the file of its bucket. In the end bucket after bucket is sorted and given out.
+Images are not copied: what is given out, or written, is where they lie.
+
+    bucket file    chunks, each of   number of records n, uint64 | n x ENTRY | the n images, one behind the other
 """
+import functools
+import mmap
 import os
 
 import numpy as np
 
 from common.errors import UsageError, UserError
+from common.recordio import write_pieces
 
-ENTRY = np.dtype([('draw', '<u8'), ('number', '<i8'), ('id', '<u8'), ('size', '<u4')])
-MIN_BUFFER = 1 << 16                 # bytes; smaller pieces would make the disk seek
-_SLICE = 1 << 14                     # records given out at once
+ENTRY = np.dtype([('draw', '<u8'), ('number', '<i8'), ('id', '<u8'), ('start', '<i8'), ('size', '<u4'), ('odd', '<u4')])
+MIN_PIECE = 1 << 16                  # bytes; smaller pieces would make the disk seek
+AT_ONCE = 512                        # records given out, two pieces of memory each: see recordio.PIECES_AT_ONCE
+_COUNT = np.dtype('<u8')
 
 
 def num_buckets(total_bytes, memory):
@@ -21,11 +28,55 @@ def num_buckets(total_bytes, memory):
     if total_bytes <= memory * 0.7:
         return 1
     buckets = int(total_bytes // (memory * 0.4)) + 1
-    if buckets * MIN_BUFFER > memory * 0.5:
-        least = int((total_bytes * MIN_BUFFER / 0.2) ** 0.5) >> 20
+    if buckets * MIN_PIECE > memory * 0.5:
+        least = int((total_bytes * MIN_PIECE / 0.2) ** 0.5) >> 20
         raise UsageError('--memory %d is too small to shuffle %d MB with sequential reads: give at least %d'
                          % (memory >> 20, total_bytes >> 20, least + 1))
     return buckets
+
+
+class Block:
+    """Images that lie in one piece of memory, in the order of their set."""
+
+    def __init__(self, data, entries, forget=None):
+        """data: bytes-like; entries: array of ENTRY: `start` is a place in data, `odd` is 1 where the image may hold
+        the magic number at a multiple of 4, `draw` is not set; forget() gives the memory back.
+        """
+        self.data, self.entries, self._forget = memoryview(data), entries, forget
+
+    def __len__(self):
+        return len(self.entries)
+
+    def images(self):
+        """List of memoryviews."""
+        return [self.data[start:stop] for start, stop in zip(*bounds_of(self.entries))]
+
+    def only(self, rows):
+        """Block of some of the images: their numbers, or bool (n,)."""
+        return Block(self.data, self.entries[rows], self._forget)
+
+    def copied(self, images):
+        """Block that holds these images in place of its own, whose memory it gives back."""
+        self.entries['size'] = [len(image) for image in images]
+        self.entries['start'] = starts_of(self.entries['size'])
+        data = b''.join(images)
+        self.forget()
+        return Block(data, self.entries)
+
+    def forget(self):
+        """Give the memory back, if somebody else lent it."""
+        if self._forget:
+            self._forget()
+
+
+def starts_of(sizes):
+    """Where things of these sizes begin that stand one behind the other, int64 (n,)."""
+    return np.cumsum(sizes, dtype=np.int64) - sizes
+
+
+def bounds_of(entries):
+    """Two lists: where the images begin and end."""
+    return entries['start'].tolist(), (entries['start'] + entries['size']).tolist()
 
 
 class Shuffler:
@@ -34,78 +85,96 @@ class Shuffler:
     def __init__(self, folder, total_bytes, memory, seed):
         """folder: exists, for the buckets; total_bytes: of all records, about; memory in bytes; seed: 0 or more."""
         self._folder, self._draws = folder, np.random.PCG64(seed)
-        count = num_buckets(total_bytes, memory)
-        self._limit = memory // 2 // count if count > 1 else None
-        self._images = [bytearray() for _ in range(count)]
-        self._entries = [bytearray() for _ in range(count)]
+        self.num_buckets = num_buckets(total_bytes, memory)
+        self._limit = memory * 0.4 if self.num_buckets > 1 else float('inf')
+        self._held, self._size = [], 0
         self.num_records = 0
 
-    def add(self, numbers, ids, images):
-        """Add records: class ids, record ids (lists of int) and encoded images (list of bytes-like)."""
-        entries = np.empty(len(images), ENTRY)
-        entries['draw'] = self._draws.random_raw(len(images))
-        entries['number'], entries['id'], entries['size'] = numbers, ids, [len(image) for image in images]
-        buckets = ((entries['draw'] >> np.uint64(32)) * np.uint64(len(self._images)) >> np.uint64(32)).tolist()
-        packed, size = entries.tobytes(), ENTRY.itemsize
-        for index, (bucket, image) in enumerate(zip(buckets, images)):
-            self._images[bucket] += image
-            self._entries[bucket] += packed[index * size:(index + 1) * size]
-        self.num_records += len(images)
-        if self._limit:
+    def add(self, block):
+        """Add the records of a Block, which is kept until its memory is needed."""
+        block.entries['draw'] = self._draws.random_raw(len(block))
+        self._held.append(block)
+        self._size += len(block.data)
+        self.num_records += len(block)
+        if self._size > self._limit:
             self._spill()
 
     def batches(self):
         """Yield (entries, images): an array of ENTRY and a list of memoryviews, valid until the next one."""
-        for bucket in range(len(self._images)):
-            images = memoryview(self._take(self._images, bucket, 'images'))
-            entries = np.frombuffer(self._take(self._entries, bucket, 'entries'), ENTRY)
-            stops = np.cumsum(entries['size'], dtype=np.int64)
-            order = np.argsort(entries['draw'], kind='stable')
-            for start in range(0, len(order), _SLICE):
-                part = order[start:start + _SLICE]
-                bounds = zip((stops[part] - entries['size'][part]).tolist(), stops[part].tolist())
-                yield entries[part], [images[first:stop] for first, stop in bounds]
+        if self.num_buckets == 1:
+            yield from _batches(self._held)
+            return
+        self._spill()
+        for path in filter(os.path.exists, map(self._path, range(self.num_buckets))):
+            block = _load(path)
+            os.remove(path)
+            yield from _batches([block])
+            block.forget()
 
-    def _path(self, bucket, kind):
-        return os.path.join(self._folder, '%06d.%s' % (bucket, kind))
+    def _path(self, bucket):
+        return os.path.join(self._folder, '%06d.bucket' % bucket)
 
     def _spill(self):
-        for bucket, (images, entries) in enumerate(zip(self._images, self._entries)):
-            if len(images) + len(entries) > self._limit:
-                for buffer, kind in (images, 'images'), (entries, 'entries'):
-                    append(self._path(bucket, kind), buffer)
-                    del buffer[:]
-
-    def _take(self, buffers, bucket, kind):
-        """All bytes of a bucket, whose buffer and file go."""
-        path, rest = self._path(bucket, kind), buffers[bucket]
-        buffers[bucket] = None
-        if not os.path.exists(path):
-            return rest
-        stored = os.path.getsize(path)
-        whole = bytearray(stored + len(rest))
-        with open(path, 'rb', buffering=0) as stream:
-            read_all(stream, memoryview(whole)[:stored])
-        whole[stored:] = rest
-        os.remove(path)
-        return whole
+        """Append what is held to the buckets."""
+        if not self._held:
+            return
+        entries, owners = _in_order(self._held)
+        buckets = (entries['draw'] >> np.uint64(32)) * np.uint64(self.num_buckets) >> np.uint64(32)
+        stops = np.searchsorted(buckets, np.arange(1, self.num_buckets + 1, dtype=np.uint64)).tolist()
+        for bucket, (first, stop) in enumerate(zip([0] + stops, stops)):
+            if first < stop:
+                mine = entries[first:stop]
+                head = _COUNT.type(len(mine)).tobytes() + mine.tobytes()
+                append(self._path(bucket), [head] + _images(self._held, mine, owners[first:stop]))
+        for block in self._held:
+            block.forget()
+        self._held, self._size = [], 0
 
 
-def append(path, data):
-    """Append bytes to a file, past all buffers. UserError if the disk refuses."""
+def _in_order(blocks):
+    """Entries of all blocks in the order of their draws, and the number of the block of each."""
+    entries = np.concatenate([block.entries for block in blocks])
+    owners = np.repeat(np.arange(len(blocks)), list(map(len, blocks)))
+    order = np.argsort(entries['draw'], kind='stable')
+    return entries[order], owners[order]
+
+
+def _images(blocks, entries, owners):
+    datas = [block.data for block in blocks]
+    return [datas[owner][start:stop] for owner, start, stop in zip(owners.tolist(), *bounds_of(entries))]
+
+
+def _batches(blocks):
+    entries, owners = _in_order(blocks)
+    for start in range(0, len(entries), AT_ONCE):
+        rows = slice(start, start + AT_ONCE)
+        yield entries[rows], _images(blocks, entries[rows], owners[rows])
+
+
+def _load(path):
+    """The whole file of a bucket as a Block, read front to back."""
+    with open(path, 'rb') as stream:
+        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    np.frombuffer(mapped, np.uint8)[::mmap.PAGESIZE].max()     # each page is looked at, so all are read in order
+    chunks, offset = [], 0
+    while offset < len(mapped):
+        count = int(np.frombuffer(mapped, _COUNT, 1, offset)[0])
+        offset += _COUNT.itemsize + count * ENTRY.itemsize
+        chunks.append(np.frombuffer(mapped, ENTRY, count, offset - count * ENTRY.itemsize).copy())
+        chunks[-1]['start'] = offset + starts_of(chunks[-1]['size'])
+        offset += int(chunks[-1]['size'].sum())
+    return Block(mapped, np.concatenate(chunks), functools.partial(_forget, mapped))
+
+
+def _forget(mapped):
+    if hasattr(mapped, 'madvise'):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def append(path, pieces):
+    """Append bytes-like pieces to a file, past all buffers. UserError if the disk refuses."""
     try:
-        with open(path, 'ab', buffering=0) as stream, memoryview(data) as view:
-            written = 0
-            while written < len(view):
-                written += stream.write(view[written:])
+        with open(path, 'ab', buffering=0) as stream:
+            write_pieces(stream.fileno(), pieces)
     except OSError as error:
         raise UserError('cannot write the temporary file %s: %s' % (path, error.strerror)) from None
-
-
-def read_all(stream, view):
-    """Fill a memoryview from an unbuffered stream. OSError if the file is shorter."""
-    while len(view):
-        count = stream.readinto(view)
-        if not count:
-            raise OSError(5, 'a temporary file has lost its end')
-        view = view[count:]

@@ -7,10 +7,9 @@ import numpy as np
 from common.chunk_index import ChunkIndexWriter, chunk_index_path
 from common.errors import UserError
 from common.face_record import FLOAT32, SPLIT, SPLIT24, class_id
-from common.recordio import MAGIC, RecordFile, RecordWriter, unpack
+from common.recordio import RecordFile, RecordWriter, unpack
 from common.sequential_set import part_path
 
-WRITTEN_AT_ONCE = 256                # records
 _SCALAR = np.dtype([('flag', '<u4'), ('label', '<f4'), ('id', '<u8'), ('id2', '<u8')])
 _PAIR = np.dtype(_SCALAR.descr + [('high', '<f4'), ('low', '<f4')])
 
@@ -40,10 +39,9 @@ def part_paths(folder, num_parts):
     return [whole] if num_parts == 1 else [part_path(whole, number, num_parts) for number in range(num_parts)]
 
 
-def write_parts(folder, batches, num_records, num_parts, form, is_whole, advance):
+def write_parts(folder, batches, num_records, num_parts, form, advance):
     """Write batches (see Shuffler.batches) into num_parts files whose counts differ by one at most.
 
-    is_whole: every image is known not to hold the magic number at a multiple of 4, which saves looking for it.
     advance(records, bytes) is called as they are written.
     """
     pieces = _pieces(batches, [number * num_records // num_parts for number in range(1, num_parts + 1)])
@@ -51,8 +49,8 @@ def write_parts(folder, batches, num_records, num_parts, form, is_whole, advance
         index = ChunkIndexWriter()
         with RecordWriter(path) as writer:
             for entries, images, is_last in pieces:
-                for offset in _write(writer, pack_headers(entries['number'], entries['id'], form), images, is_whole):
-                    index.add(offset)
+                labels = pack_headers(entries['number'], entries['id'], form)
+                index.add(writer.write_many(labels, images, entries['odd'] != 0))
                 advance(len(images), int(entries['size'].sum()))
                 if is_last:
                     break
@@ -60,25 +58,16 @@ def write_parts(folder, batches, num_records, num_parts, form, is_whole, advance
 
 
 def _pieces(batches, ends):
-    """Yield (entries, images, is last of its part) of a few MB; ends: number of the record after each part."""
+    """Yield (entries, images, is last of its part); ends: number of the record after each part."""
     first, ends = 0, iter(ends)
     end = next(ends)
     for entries, images in batches:
         start = 0
         while start < len(images):
-            stop = min(start + WRITTEN_AT_ONCE, len(images), start + end - first)
+            stop = min(len(images), start + end - first)
             first += stop - start
             yield entries[start:stop], images[start:stop], first == end
             start, end = stop, next(ends, end) if first == end else end
-
-
-def _write(writer, headers, images, is_whole):
-    """Write records; returns their offsets as a list."""
-    data, size = headers.tobytes(), headers.itemsize
-    packed = [data[start:start + size] for start in range(0, len(data), size)]
-    if is_whole and not (np.frombuffer(data, '<u4') == MAGIC).any():
-        return writer.write_whole(packed, images).tolist()
-    return [writer.write(0, b''.join(parts)) for parts in zip(packed, images)]
 
 
 class Fingerprint:
@@ -88,6 +77,7 @@ class Fingerprint:
         self.total, self.count = 0, 0
 
     def add(self, numbers, images):
+        """numbers: list of int; images: list of bytes-like."""
         for number, image in zip(numbers, images):
             digest = hashlib.blake2b(image, digest_size=16, salt=number.to_bytes(16, 'little')).digest()
             self.total = (self.total + int.from_bytes(digest, 'little')) % (1 << 128)

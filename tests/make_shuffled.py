@@ -36,6 +36,5 @@ def write_chunk_index(path):
     """The light index that a converter would have written."""
     index = ChunkIndexWriter()
     with RecordFile(path) as record_file:
-        for offset in record_file.starts().tolist():
-            index.add(offset)
+        index.add(record_file.starts())
         index.write(chunk_index_path(path), record_file.size)

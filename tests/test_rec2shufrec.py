@@ -18,7 +18,7 @@ from common.face_record import SPLIT, Property, class_id, pack_class_id, read_pr
 from common.rec2shufrec import main
 from common.recordio import MAGIC_BYTES, RecordFile, pack, unpack
 from common.sequential_set import open_sequential_set, part_path
-from common.shuffle import Shuffler, num_buckets
+from common.shuffle import ENTRY, Block, Shuffler, num_buckets
 from common.temporary_folder import locked
 from tests.conftest import ROOT
 from tests.make_sets import cut, edit_index, identity_set, jpeg, plain_set, write_set
@@ -74,10 +74,12 @@ def shuffled_order(tmp_path, count, seed, buckets, memory=1 << 20):
     """Order in which `count` records come out."""
     (tmp_path / str(seed)).mkdir(exist_ok=True)
     shuffler = Shuffler(str(tmp_path / str(seed)), 0, memory, seed)
-    assert len(shuffler._images) == buckets
+    assert shuffler.num_buckets == buckets
     for start in range(0, count, 2):
         numbers = list(range(start, min(start + 2, count)))
-        shuffler.add(numbers, numbers, [b'%d' % number * 7 for number in numbers])
+        entries = np.zeros(len(numbers), ENTRY)
+        entries['number'] = numbers
+        shuffler.add(Block(b'', entries).copied([b'%d' % number * 7 for number in numbers]))
     order = []
     for entries, images in shuffler.batches():
         assert [bytes(image) for image in images] == [b'%d' % number * 7 for number in entries['number']]
@@ -328,7 +330,7 @@ def test_killed_in_the_middle_and_run_again(tmp_path, number):
     path = big_set(tmp_path / 'in', 30000, 3000)
     process = start(tmp_path, '--memory', '16')
     deadline = time.monotonic() + 10
-    while not list(tmp_path.glob('.out*/buckets/*.images')) and time.monotonic() < deadline:
+    while not list(tmp_path.glob('.out*/buckets/*.bucket')) and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(number)
     process.communicate()
