@@ -31,12 +31,13 @@ class ChunkIndexWriter:
         self._count += len(offsets)
 
     def write(self, path, size):
-        """Write the index to `path`; size: bytes of the finished .rec. OSError if the disk refuses."""
+        """Write the index to `path`; size: bytes of the finished .rec. OSError if the disk refuses.
+
+        It is on the disk only when the folder that it is written into is.
+        """
         with open(path, 'wb') as stream:
             stream.writelines(self._lines)
             stream.write(b'%d\t%d\n' % (self._count, size))
-            stream.flush()
-            os.fsync(stream.fileno())
 
 
 def chunk_index_path(path_imgrec):

@@ -9,11 +9,10 @@ import os
 import re
 import sys
 
-from tqdm import tqdm
-
 from common.errors import UsageError, UserError
 from common.files import replacing
 from common.logs import logging_to_console
+from common.progress import progress_bar
 from common.temporary_folder import locked, remove_leftovers
 
 AHEAD = 8                            # items per thread that are begun before their results are wanted
@@ -85,7 +84,7 @@ def on_threads(function, items, num_threads, description, total=None):
     """Yield function(item) of every item, in order, with a progress bar; a bounded number is begun ahead."""
     items, waiting = iter(items), collections.deque()
     with concurrent.futures.ThreadPoolExecutor(num_threads) as pool, \
-            tqdm(total=total, desc=description, unit=' images', disable=None) as bar:
+            progress_bar(total=total, desc=description, unit=' images', disable=None) as bar:
         try:
             for item in itertools.islice(items, AHEAD * num_threads):
                 waiting.append(pool.submit(function, item))

@@ -46,11 +46,9 @@ class Preparation:
         return cv2.imencode('.jpg', decoded, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
 
 
-def first_image_size(source):
-    """(h, w) as property says, else of the first image that can be read; None if there is none among the first ones."""
-    if source.property:
-        return source.property.height, source.property.width
-    with RecordFile(source.paths[0]) as record_file:
+def first_image_size(path):
+    """(h, w) of the first image of a .rec that can be decoded; None if there is none among the first 1000 records."""
+    with RecordFile(path) as record_file:
         for _, payload in itertools.islice(record_file.walk(), 1000):
             try:
                 return image_size(unpack(payload)[1])

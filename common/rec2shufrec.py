@@ -10,20 +10,17 @@ import logging
 import os
 import shutil
 import sys
-import time
 
 try:
     import common  # noqa: F401
 except ModuleNotFoundError:          # run by its path, from a checkout that is not installed
     import as_package  # noqa: F401
 
-from tqdm import tqdm
-
 from common.command import parse_size, require_range, run_tool, tool_parser
 from common.errors import UsageError, UserError
 from common.face_record import FLOAT32, SPLIT, SPLIT24, Property, write_property
 from common.files import replacing
-from common.preparation import Preparation, first_image_size
+from common.progress import Progress
 from common.record_source import DROP, REFUSE, Source, warn_about_index
 from common.sequential_set import RECORDS, SHUFFLED
 from common.shuffle import Shuffler, num_buckets
@@ -81,26 +78,6 @@ def check_arguments(args):
 
 def inside(path, folder):
     return os.path.commonpath([path, folder]) == folder
-
-
-class Progress:
-    """A bar over bytes, with records per second."""
-
-    def __init__(self, title, total):
-        self._bar = tqdm(total=total, desc=title, unit='B', unit_scale=True, leave=True)
-        self._begin, self._records = time.monotonic(), 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self._bar.close()
-
-    def advance(self, records, size):
-        self._records += records
-        rate = self._records / max(time.monotonic() - self._begin, 1e-9)
-        self._bar.set_postfix_str('%d records, %.0f records/s' % (self._records, rate), refresh=False)
-        self._bar.update(size)
 
 
 class Conversion:
@@ -168,7 +145,7 @@ class Conversion:
         first = 0
         decoding = self.args.check_images or self.resize
         with Progress('reading', self.total) as progress, contextlib.ExitStack() as stack:
-            prepare = stack.enter_context(Preparation(self.resize)) if decoding else None
+            prepare = stack.enter_context(_preparation(self.resize)) if decoding else None
             for source in self.sources:
                 self.first_labels.append(first)
                 for block, size in source.batches(self.args.check_images, prepare):
@@ -230,7 +207,7 @@ class Conversion:
 
     def _common_size(self):
         """(h, w) of the images of all inputs."""
-        sizes = {source.folder: first_image_size(source) for source in self.sources}
+        sizes = {source.folder: source.image_size() for source in self.sources}
         known = {size for size in sizes.values() if size}
         if len(known) > 1:
             raise UserError('the inputs hold images of different sizes (%s): bring them to one with --resize HxW'
@@ -265,6 +242,11 @@ class Conversion:
             if need > free:
                 raise UserError('%s: %.1f MB are needed, %.1f MB are free: make room, or choose another --output or '
                                 '--tmp' % (folder, need / 1e6, free / 1e6))
+
+
+def _preparation(size):
+    from common.preparation import Preparation  # OpenCV is not needed, nor imported, by most runs
+    return Preparation(size)
 
 
 def _warn_about_rounding(source):

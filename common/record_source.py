@@ -40,6 +40,13 @@ class Source:
         """What property says, else the largest label + 1."""
         return self.property.num_classes if self.property else self.labels.largest + 1
 
+    def image_size(self):
+        """(h, w) as property says, else of the first image; None if there is none among the first records."""
+        if self.property:
+            return self.property.height, self.property.width
+        from common.preparation import first_image_size  # OpenCV takes long to import
+        return first_image_size(self.paths[0])
+
     def batches(self, policy, prepare=None):
         """Yield (block, bytes read): a Block of images; metadata left out. Its memory is that of the file.
 
