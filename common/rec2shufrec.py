@@ -18,7 +18,7 @@ except ModuleNotFoundError:          # run by its path, from a checkout that is 
 
 from common.command import parse_size, require_range, run_tool, tool_parser
 from common.errors import UsageError, UserError
-from common.face_record import FLOAT32, SPLIT, SPLIT24, Property, write_property
+from common.face_record import FLOAT32, SPLIT, SPLIT24, Property, physical_memory, write_property
 from common.files import replacing
 from common.progress import Progress
 from common.record_source import DROP, REFUSE, Source, warn_about_index
@@ -89,7 +89,7 @@ class Conversion:
         self.resize = parse_size(args.resize)
         self.sources = [Source(path) for path in args.input]
         self.total = sum(source.size for source in self.sources)
-        self.memory = args.memory << 20
+        self.memory = min(args.memory << 20, physical_memory() * 3 // 4 or args.memory << 20)
         self.size = self.resize or self._common_size()
         self.bins = self._find_bins() if args.copy_vers else {}
         self.fingerprint = Fingerprint()

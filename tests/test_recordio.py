@@ -1,15 +1,18 @@
 """Container and index: round trips, and every way a file can be broken."""
+import os
 import struct
 import threading
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common import recordio
 from common.errors import UserError
 from common.record_index import read_index
-from common.recordio import MAGIC_BYTES, RecordFile, RecordWriter, pack, unpack
+from common.recordio import MAGIC, MAGIC_BYTES, RecordFile, RecordWriter, pack, unpack
 
 PAYLOADS = st.lists(st.one_of(st.binary(max_size=40), st.just(MAGIC_BYTES), st.just(MAGIC_BYTES + b'ab')),
                     max_size=6).map(b''.join)
@@ -31,6 +34,33 @@ def test_what_is_written_is_read(tmp_path_factory, payloads):
         assert [bytes(record_file.read(offset)) for offset in offsets] == payloads
         assert [(offset, bytes(payload)) for offset, payload in record_file.walk()] == list(zip(offsets, payloads))
         assert record_file.end_of(offsets[-1]) == record_file.size
+
+
+@settings(max_examples=60, deadline=None)
+@given(images=st.lists(PAYLOADS, min_size=1, max_size=8), ids=st.lists(st.sampled_from([0, 7, MAGIC]), min_size=8),
+       split=st.integers(0, 8), at_once=st.sampled_from([1, 2, 1024]))
+def test_many_at_once_give_the_bytes_of_one_after_the_other(tmp_path_factory, images, ids, split, at_once):
+    folder = tmp_path_factory.mktemp('rec')
+    labels = np.zeros(len(images), [('flag', '<u4'), ('label', '<f4'), ('id', '<u8'), ('id2', '<u8')])
+    labels['id'], labels['label'] = ids[:len(images)], np.arange(len(images))
+    offsets = write(folder / 'a.rec', [pack(row, image, ids[row]) for row, image in enumerate(images)])
+    found = []
+    with patch.object(recordio, 'PIECES_AT_ONCE', at_once), RecordWriter(str(folder / 'b.rec')) as writer:
+        for rows in slice(0, split), slice(split, None):
+            may_hold_magic = np.array([MAGIC_BYTES in image for image in images[rows]], bool)
+            if images[rows]:
+                found += writer.write_many(labels[rows], images[rows], may_hold_magic).tolist()
+    assert found == offsets and (folder / 'a.rec').read_bytes() == (folder / 'b.rec').read_bytes()
+
+
+@pytest.mark.parametrize('writev', [recordio._join_and_write, lambda handle, pieces: os.write(handle, pieces[0][:3])])
+def test_systems_that_write_less_than_they_are_given(tmp_path, monkeypatch, writev):
+    monkeypatch.setattr(recordio, '_writev', writev)
+    monkeypatch.setattr(recordio, 'PIECES_AT_ONCE', 2)
+    pieces = [b'abcd', b'', b'efghijkl', b'mn', b'o']
+    with open(str(tmp_path / 'file'), 'wb', buffering=0) as stream:
+        recordio.write_pieces(stream.fileno(), pieces)
+    assert (tmp_path / 'file').read_bytes() == b''.join(pieces)
 
 
 def test_files_equal_those_of_mxnet(tmp_path):
