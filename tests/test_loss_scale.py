@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from common.errors import UserError
 from common.mxnet_loader import mx
 from recognition.backbone import Backbone
+from recognition.build import build_backbone
 from recognition.checkpoint import CheckpointRule, Checkpoints
 from recognition.collective import LocalCollective
 from recognition.loss_scale import ConstantScale, DynamicScale, all_finite, make_loss_scale
 from recognition.margin import Margin
 from recognition.optimizer import MultiStepSchedule, SolverOptions
 from recognition.parall_module import Head
+from recognition.settings import complete, defaults
 from symbols import get_backbone
 from tests.reference import DenseHead
 from tests.test_checkpoint import embed
@@ -408,3 +410,21 @@ def test_every_half_parameter_has_a_float32_master_and_no_other_has_one(mobile):
             np.testing.assert_array_equal(master.astype('float16').asnumpy(), arguments[name].asnumpy())
         else:
             assert arguments[name].dtype == state.dtype == np.float32 and name.endswith(('_gamma', '_beta'))
+
+
+# ---- from the settings to the network
+
+@pytest.mark.parametrize('fp16_scale, context, expected', [
+    (0, mx.gpu(0), {'prelu': 'fast'}),
+    (1, mx.cpu(0), {'prelu': 'fast', 'dtype': 'float16', 'half_products': False}),
+    ('dynamic', mx.gpu(0), {'prelu': 'fast', 'dtype': 'float16', 'half_products': True})])
+def test_products_are_half_on_devices_that_have_them(fp16_scale, context, expected):
+    class Built(Exception):
+        pass
+
+    def builder(embedding_size, **training):
+        raise Built(training)
+    with pytest.raises(Built) as caught:
+        cfg = complete(dict(defaults(), image_shape=[112, 112, 3], fp16_scale=fp16_scale))
+        build_backbone(cfg, lambda name: builder, [context], None)
+    assert caught.value.args[0] == expected
