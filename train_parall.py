@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import sys
+import time
 
 import config
 from common.command import run_tool
@@ -25,8 +26,8 @@ GROUPS = {
     'what to train': 'network dataset loss dataset_path pretrained pretrained_epoch',
     'devices': 'devices per_batch_size kvstore head_memory sample_ratio fp16_scale',
     'optimizer': 'lr lr_steps wd mom',
-    'run': 'max_steps end_epoch seed frequent verbose',
-    'results': 'models_root extra_model_name ckpt',
+    'run': 'max_steps end_epoch max_minutes seed frequent verbose',
+    'results': 'models_root extra_model_name ckpt ckpt_every keep resume',
 }
 KINDS = 'network', 'dataset', 'loss'      # of presets, in the order of their layers
 DEMO = 'demo'
@@ -183,15 +184,17 @@ def refuse_parameter_server(environ):
 
 
 def train(cfg, request):
-    """Configuration and device Request -> parts -> Trainer. From here on MXNet is there."""
+    """Configuration and device Request -> parts -> Trainer -> exit code. From here on MXNet is there."""
+    began = time.monotonic()                # the import of MXNet counts
     from recognition.build import build_trainer
     from symbols import get_backbone
     prefix = prefix_of(cfg)
     make_folder(os.path.dirname(prefix))
     log_to_file('%s.log' % prefix)
-    trainer = build_trainer(cfg, get_backbone, contexts(request), prefix)
+    trainer = build_trainer(cfg, get_backbone, contexts(request), prefix, began)
     save_config(cfg, prefix)
     trainer.fit()
+    return trainer.stop.exit_code
 
 
 def make_folder(folder):
@@ -202,7 +205,7 @@ def make_folder(folder):
 
 
 def run(args):
-    """Check all that can be checked without MXNet, then train."""
+    """Check all that can be checked without MXNet, then train; returns the exit code."""
     cfg = build_config(args)
     refuse_parameter_server(os.environ)
     request = parse_devices(cfg.devices, os.environ.get('CUDA_VISIBLE_DEVICES'))
@@ -210,11 +213,14 @@ def run(args):
     find_dataset(cfg)
     log.info('settings that are not at their default: %s', changed(cfg))
     set_threads(request, os.environ)
-    train(cfg, request)
+    return train(cfg, request)
 
 
 def main(argv=None):
-    """Run the command line; returns the exit code: 0, 1 wrong file or environment, 2 wrong flag, 130 interrupted."""
+    """Run the command line; returns the exit code: 0, 1 wrong file or environment, 2 wrong flag.
+
+    130 and 143: stopped by SIGINT and SIGTERM; if it was training already, with a training state to resume from.
+    """
     return run_tool(make_parser(), run, argv)
 
 

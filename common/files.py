@@ -1,5 +1,6 @@
 """Writing so that nothing half-written ever bears its final name."""
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -7,6 +8,7 @@ import shutil
 from common.errors import UserError
 
 MANY = 1000                          # files that are synced one by one
+
 
 @contextlib.contextmanager
 def replacing(path):
@@ -18,12 +20,13 @@ def replacing(path):
     temporary = path.with_name('.%s.%d.partial' % (path.name, os.getpid()))
     try:
         yield temporary
-        sync_all([temporary] if temporary.is_file() else sorted(temporary.rglob('*')))
+        sync_all([temporary] if temporary.is_file() else sorted(temporary.rglob('*')) + [temporary])
         if path.is_dir():
             shutil.rmtree(str(path))
         os.replace(str(temporary), str(path))
+        sync(path.parent)                # or the new name could be lost with the power
     except OSError as error:
-        raise UserError('cannot write %s: %s' % (path, error.strerror)) from None
+        raise UserError('cannot write %s: %s' % (path, error.strerror or error)) from None
     finally:
         discard(temporary)
 
@@ -38,10 +41,15 @@ def sync_all(paths):
 
 
 def sync(path):
-    """Have a file reach the disk."""
-    if path.is_file():
-        with open(str(path), 'rb') as stream:
-            os.fsync(stream.fileno())
+    """Have the content of a file, or the names in a folder, reach the disk."""
+    handle = os.open(str(path), os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if path.is_file() or error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise                        # some network file systems cannot do it for a folder
+    finally:
+        os.close(handle)
 
 
 def discard(path):

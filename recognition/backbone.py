@@ -1,7 +1,13 @@
 """Images -> embeddings: one copy of the network per device, kept equal by Module."""
+import json
+
+import numpy as np
+
 from common.errors import UserError
 from common.mxnet_loader import mx
 from recognition.loss_scale import all_finite
+
+SEED_STRIDE = 1000003                # steps of neighbouring seeds are far from each other
 
 
 class FloatXavier(mx.init.Xavier):
@@ -31,18 +37,29 @@ class Backbone:
         self._module.bind(data_shapes=[images], for_training=True)
         mx.random.seed(seed)
         self._module.init_params(FloatXavier())
+        self._seed = seed if 'Dropout' in operators(symbol) else None
 
     @property
     def embedding_size(self):
         return self._module.output_shapes[0][1][1]
 
     def init_optimizer(self, solver, kvstore='device', loss_scale=None):
-        """SGD with momentum. loss_scale: of half precision, with float32 master weights; None for float32."""
-        self.loss_scale = loss_scale
-        self._module.init_optimizer(kvstore=kvstore, optimizer='sgd', optimizer_params={
+        """SGD with momentum. loss_scale: of half precision, with float32 master weights; None for float32.
+
+        Called again, it begins with zero momentum and the present parameters.
+        """
+        self.loss_scale, self._optimizer_arguments = loss_scale, (solver, kvstore, loss_scale)
+        self._module.init_optimizer(force_init=True, kvstore=kvstore, optimizer='sgd', optimizer_params={
             'learning_rate': solver.schedule.base_lr, 'lr_scheduler': solver.schedule,
             'momentum': solver.momentum, 'wd': solver.wd, 'rescale_grad': 1.0,
             'multi_precision': loss_scale is not None})
+
+    def seed_dropout(self, num_update):
+        """What a step drops is a function of the seed, its number and the device: a resumed run drops the same."""
+        if self._seed is not None:
+            for device, context in enumerate(self.contexts):
+                mx.random.seed((self._seed * SEED_STRIDE + num_update * len(self.contexts) + device) % 2**31,
+                               ctx=context)
 
     def forward(self, images, is_train=True):
         """images (B, 3, H, W) uint8 -> embedding (B, D) float32 on the first context."""
@@ -76,7 +93,15 @@ class Backbone:
 
     def parameters(self):
         """(arg_params, aux_params) on the host. Running statistics are averaged over the devices."""
+        self.settle()
         return self._module.get_params()
+
+    @staticmethod
+    def settle():
+        """Wait for the last step. Batch norm updates its running statistics in the backward pass, and MXNet 1.9.1 does
+        not know that who reads them has to wait for it.
+        """
+        mx.nd.waitall()
 
     def set_parameters(self, arg_params, aux_params):
         """Set every parameter, on every device."""
@@ -84,5 +109,83 @@ class Backbone:
 
     def average_statistics(self):
         """Give every device the same running statistics: what is evaluated is what is saved."""
+        self.settle()
         if len(self.contexts) > 1:
             self.set_parameters(*self.parameters())
+
+    @property
+    def num_parameters(self):
+        return sum(copies[0].size for copies in self._module._exec_group.param_arrays)
+
+    def training_arrays(self):
+        """Yield (name, NumPy float32 array) of all that training changes, one copy at a time:
+
+        weight/NAME, of half precision the master weight; momentum/NAME; statistics/DEVICE/NAME, running statistics.
+        """
+        self.settle()
+        group = self._module._exec_group
+        for index, name in enumerate(group.param_names):
+            momentum, master = self._optimizer_state(index, name)
+            weight = group.param_arrays[index][0] if master is None else master
+            yield 'weight/' + name, weight.asnumpy().astype(np.float32, copy=False)
+            yield 'momentum/' + name, np.zeros(weight.shape, np.float32) if momentum is None else momentum.asnumpy()
+        for name, copies in zip(group.aux_names, group.aux_arrays):
+            for device, array in enumerate(copies):
+                yield 'statistics/%d/%s' % (device, name), array.asnumpy().astype(np.float32, copy=False)
+
+    def _optimizer_state(self, index, name):
+        """(momentum, master weight) of a parameter as MXNet's optimizer keeps them, None for what it does not have."""
+        updater, keys = self._updater(index, name)
+        state = updater.states.get(keys[0])
+        return state if isinstance(state, tuple) else (state, None)
+
+    def _updater(self, index, name):
+        """(MXNet's Updater, keys of a parameter in it, one per copy that it updates)."""
+        module, count = self._module, len(self.contexts)
+        if module._update_on_kvstore:
+            return module._kvstore._updater, [name]
+        return module._updater, [index * count + device for device in range(count)]
+
+    def restore(self, arrays):
+        """Take over training_arrays(), a dict. UserError unless they are of the same network.
+
+        On another number of devices each one gets the mean of the running statistics.
+        """
+        group = self._module._exec_group
+        saved = {key[len('weight/'):]: arrays[key].shape for key in arrays if key.startswith('weight/')}
+        own = {name: copies[0].shape for name, copies in zip(group.param_names, group.param_arrays)}
+        if saved != own:
+            name = sorted(set(saved.items()) ^ set(own.items()))[0][0]
+            raise UserError('the training state is of another network: %s is %s in it, %s is needed'
+                            % (name, saved.get(name, 'not there'), own.get(name, 'none')))
+        self._restore_weights(arrays)
+        self._restore_statistics(arrays)
+
+    def _restore_weights(self, arrays):
+        parameters, statistics = self.parameters()
+        for name, array in parameters.items():
+            parameters[name] = mx.nd.array(arrays['weight/' + name], dtype=np.float32).astype(array.dtype)
+        self.set_parameters(parameters, statistics)
+        self.init_optimizer(*self._optimizer_arguments)
+        for index, name in enumerate(self._module._exec_group.param_names):
+            updater, keys = self._updater(index, name)
+            for key in keys:
+                momentum = mx.nd.array(arrays['momentum/' + name]) if updater.optimizer.momentum else None
+                master = mx.nd.array(arrays['weight/' + name])
+                is_half = parameters[name].dtype == np.float16
+                updater.states[key] = (momentum, master) if is_half else momentum
+                updater.states_synced[key] = False             # goes to its device at the first update
+
+    def _restore_statistics(self, arrays):
+        group, count = self._module._exec_group, len(self.contexts)
+        num_saved = len({key.split('/')[1] for key in arrays if key.startswith('statistics/')})
+        for name, copies in zip(group.aux_names, group.aux_arrays):
+            saved = [arrays['statistics/%d/%s' % (device, name)] for device in range(num_saved)]
+            for device, array in enumerate(copies):
+                array[:] = saved[device] if num_saved == count else np.mean(saved, axis=0)
+        self._module._params_dirty = True
+
+
+def operators(symbol):
+    """Names of the operators in a symbol."""
+    return {node['op'] for node in json.loads(symbol.tojson())['nodes']}

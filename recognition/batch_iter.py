@@ -79,12 +79,25 @@ class FaceBatchIter(mx.io.DataIter):
 
     def state(self):
         """Where the iterator stands, for restore(): whole numbers in a dict."""
-        return {'epoch': self.epoch, 'batch': self._taken, 'spares': self._spares}
+        return {'epoch': self.epoch, 'batch': self._taken, 'spares': self._spares, 'num_samples': self.num_samples,
+                'global_batch': self.batch_size * self.world_size}
 
     def restore(self, state):
-        """Continue where another iterator with the same arguments was when it gave this state()."""
-        self.epoch = state['epoch']
-        self._begin_epoch(state['batch'], state['spares'])
+        """Continue where another iterator with the same arguments was when it gave this state().
+
+        With another size of the global batch: at the batch that holds the first image not seen yet, so that fewer
+        images than a batch come a second time. With another number of images the epoch begins anew.
+        """
+        self.epoch, global_batch = state['epoch'], self.batch_size * self.world_size
+        batch, spares = state['batch'] * state['global_batch'] // global_batch, state['spares']
+        if state['num_samples'] != self.num_samples:
+            log.warning('%d images per epoch where there were %d: epoch %d begins anew', self.num_samples,
+                        state['num_samples'], self.epoch)
+            batch = spares = 0
+        elif state['global_batch'] != global_batch:
+            log.warning('%d images per step where there were %d: the epoch goes on at its batch %d',
+                        global_batch, state['global_batch'], batch)
+        self._begin_epoch(min(batch, self.batches_per_epoch), spares)
 
     def next(self):
         """DataBatch(data=[(B, 3, H, W) uint8], label=[(B,) int64]); what went wrong in a thread is raised here."""

@@ -1,6 +1,7 @@
 """A checked configuration -> the parts of a training. Below this file nobody sees a configuration."""
 import inspect
 import logging
+import math
 import os
 from types import SimpleNamespace
 
@@ -14,16 +15,30 @@ from recognition.loss_scale import make_loss_scale
 from recognition.margin import Margin
 from recognition.optimizer import MultiStepSchedule, SolverOptions
 from recognition.parall_module import Head, ParallModule
+from recognition.resume import check_same_training, resume
+from recognition.signals import Stop
+from recognition.state_folder import StateFolder
 from recognition.trainer import Trainer, TrainerOptions
+from recognition.training_state import SaveRule, StateSaver
 from recognition.validation import Validator
 
 log = logging.getLogger('shardface')
 
+CKPT_EVERY = '30m'
 
-def build_trainer(cfg, get_backbone, contexts, prefix):
-    """cfg: complete configuration with dataset found; get_backbone: family name -> builder of its symbol."""
+
+def build_trainer(cfg, get_backbone, contexts, prefix, began=None):
+    """cfg: complete configuration with dataset found; get_backbone: family name -> builder of its symbol.
+
+    The Trainer goes on from a training state if cfg.resume says so. began: when max_minutes began, of time.monotonic.
+    """
     train_iter = build_iter(cfg, len(contexts))
     cfg.num_classes = train_iter.num_classes
+    folder = StateFolder('%s-state' % prefix, cfg.keep)
+    found = folder.find(cfg.resume)
+    if found:
+        check_same_training(found, cfg)
+        cfg.pretrained = ''                 # taken long ago
     solver = SolverOptions(MultiStepSchedule(cfg.lr, cfg.lr_steps), cfg.mom, cfg.wd, cfg.fc7_lr_mult,
                            cfg.fc7_wd_mult)
     backbone = build_backbone(cfg, get_backbone, contexts, solver)
@@ -33,7 +48,14 @@ def build_trainer(cfg, get_backbone, contexts, prefix):
     checkpoints = Checkpoints(prefix, build_symbol(cfg, get_backbone), CheckpointRule(cfg.ckpt))
     validator = Validator(load_targets(cfg), cfg.image_shape[:2])
     options = TrainerOptions(cfg.frequent, cfg.verbose, cfg.max_steps, cfg.end_epoch)
-    return Trainer(ParallModule(backbone, head, solver), train_iter, validator, checkpoints, options)
+    stop = Stop(60 * cfg.max_minutes or math.inf, began)
+    every = (CKPT_EVERY if cfg.ckpt else 0) if cfg.ckpt_every is None else cfg.ckpt_every
+    saver = StateSaver(folder, SaveRule(every), cfg, stop)
+    trainer = Trainer(ParallModule(backbone, head, solver), train_iter, validator, checkpoints, options, saver, stop)
+    if found:
+        resume(trainer, found, cfg)
+    saver.begin(trainer, found)
+    return trainer
 
 
 def build_iter(cfg, num_devices):

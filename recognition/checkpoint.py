@@ -91,16 +91,21 @@ def save_head(prefix, number, head):
     """Write this process's shards, one file per array, block by block: no second copy of a shard."""
     with replacing(head_folder(prefix, number)) as folder:
         folder.mkdir(parents=True)
-        for shard in head.shards:
-            if shard.blocks:
-                save_shard(folder, shard)
+        write_head(head, lambda name: open(str(folder / name), 'wb'))
 
 
-def save_shard(folder, shard):
+def write_head(head, create):
+    """Write this process's shards block by block. create: name of a file -> context that gives its stream."""
+    for shard in head.shards:
+        if shard.blocks:
+            write_shard(shard, create)
+
+
+def write_shard(shard, create):
     start, stop = shard.blocks[0].start, shard.blocks[-1].stop
     for name, first in shard.blocks[0].arrays().items():
         header = {'descr': '<f4', 'fortran_order': False, 'shape': (stop - start,) + first.shape[1:]}
-        with open(str(folder / ('%s-%09d-%09d.npy' % (name, start, stop))), 'wb') as stream:
+        with create('%s-%09d-%09d.npy' % (name, start, stop)) as stream:
             np.lib.format.write_array_header_1_0(stream, header)
             for block in shard.blocks:
                 stream.write(block.arrays()[name].asnumpy().data)
@@ -166,6 +171,14 @@ class CheckpointRule:
             return []
         self.count += 1
         return [self.count]
+
+    def state(self):
+        """Plain numbers for a training state."""
+        return {'best': self.best, 'count': self.count}
+
+    def restore(self, state):
+        """Go on from state()."""
+        self.best, self.count = state['best'], state['count']
 
 
 class Checkpoints:

@@ -114,6 +114,15 @@ def items(value):
     return [item.strip('\'"') for item in re.split(r'\s*,\s*|\s+', body)] if body else []
 
 
+def steps_or_minutes():
+    """A whole number of steps, or minutes: a text such as 30m or 0.5m."""
+    def read(value):
+        if isinstance(value, str) and value.strip().endswith('m'):
+            return '%gm' % real(above=0).read(value.strip()[:-1])
+        return whole(0).read(value)
+    return Kind(read, 'a whole number of steps, or minutes such as 30m,')
+
+
 def or_word(word, kind):
     """Also that text."""
     def read(value):

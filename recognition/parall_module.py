@@ -92,6 +92,7 @@ class ParallModule:
         """batch: data [images (B, 3, H, W) uint8], label [(B,) int64] -> Statistics of the global batch."""
         self.num_update += 1
         labels = batch.label[0].asnumpy()
+        self.backbone.seed_dropout(self.num_update)
         embedding = self.backbone.forward(batch.data[0])                           # (B, D)
         statistics, d_embedding = self.head.forward_backward(
             embedding, labels, self.solver.for_head(self.num_update), measure, self.num_update)

@@ -11,7 +11,7 @@ from collections import namedtuple
 from easydict import EasyDict
 
 from common.errors import UsageError
-from recognition.kinds import names, one_of, or_none, or_word, real, switch, text, whole, wholes
+from recognition.kinds import names, one_of, or_none, or_word, real, steps_or_minutes, switch, text, whole, wholes
 
 log = logging.getLogger('shardface')
 
@@ -92,10 +92,18 @@ SETTINGS = {
     'seed': Setting(0, whole(0, 2**31 - 1), 'seed of weights, order and augmentation'),
     'max_steps': Setting(0, whole(0), 'stop after so many steps; 0: no such stop'),
     'end_epoch': Setting(10000, whole(0), 'stop after so many epochs; 0: no such stop'),
+    'max_minutes': Setting(0.0, real(low=0),
+                           'save and stop before so many minutes have passed since the start; 0: no such stop'),
     'frequent': Setting(20, whole(1), 'steps between log lines'),
     'verbose': Setting(2000, whole(1), 'steps between verifications'),
     'ckpt': Setting(3, whole(0, 3),
                     'checkpoints: 0 none, 1 the best, 2 at every verification, 3 overwrite last and best'),
+    'ckpt_every': Setting(None, or_none(steps_or_minutes()),
+                          'steps, or minutes such as 30m, between training states to resume from; 0: none; None: '
+                          '30m, or none with ckpt 0'),
+    'keep': Setting(2, whole(1), 'training states that are kept, the newest'),
+    'resume': Setting('', text(),
+                      'auto: go on from the newest intact training state, if there is one; or the folder of a state'),
     'models_root': Setting('./models', text('.+', 'a folder'),
                            'folder for results; a relative path starts at the working directory'),
     'extra_model_name': Setting('', text(r'[\w.-]*', 'letters, digits, "_", "." and "-"'),

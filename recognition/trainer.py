@@ -78,42 +78,68 @@ def mean(values):
 
 
 class Trainer:
-    """Drives a ParallModule over an image iterator until max_steps or end_epoch."""
+    """Drives a ParallModule over an image iterator until max_steps or end_epoch, or a Stop."""
 
-    def __init__(self, module, train_iter, validator, checkpoints, options):
+    def __init__(self, module, train_iter, validator, checkpoints, options, saver, stop):
+        """saver: StateSaver. stop: Stop."""
         self.module, self.train_iter, self.options = module, train_iter, options
-        self.validator, self.checkpoints = validator, checkpoints
+        self.validator, self.checkpoints, self.saver, self.stop = validator, checkpoints, saver, stop
         self.total_steps = options.total_steps(train_iter.batches_per_epoch)
-        self._verified_at = 0
+        self.verified_at, self._verify_seconds = 0, 0.0
 
     def fit(self):
-        """Train to the stop, verify and save once more; returns the number of updates."""
+        """Train to the end, verify and save once more; returns the number of updates.
+
+        When self.stop wants it, it ends earlier: with the step that it is at, and a training state.
+        """
         meter = Meter(self.train_iter)
-        for batch in self._batches():
-            step = self.module.num_update + 1
-            measured = self.options.measures(step)
-            meter.add(step, self.module.train_step(batch, measured), measured)
-            if step % self.options.frequent == 0:
-                self._log(step, meter)
-            if step % self.options.verbose == 0:
-                meter.settle()
-                self._verify_and_save(step, final=step == self.total_steps)
-        meter.settle()
-        if self._verified_at != self.module.num_update:
+        with self.stop:
+            self._verify_if_due(meter)                         # if a stop came before it
+            for batch in self._batches():
+                self._step(batch, meter)
+                self._verify_if_due(meter)
+                if self.saver.is_due(self.module.num_update):
+                    meter.settle()
+                    self.saver.save(self)
+                if self.stop.is_wanted():
+                    break
+                self.stop.begin_step()
+            meter.settle()
+            self.saver.save(self)
+            if self.stop.reason:
+                log.warning('stopped by %s after step %d', self.stop.reason, self.module.num_update)
+            else:
+                self._finish()
+        return self.module.num_update
+
+    def _step(self, batch, meter):
+        step = self.module.num_update + 1
+        measured = self.options.measures(step)
+        meter.add(step, self.module.train_step(batch, measured), measured)
+        if step % self.options.frequent == 0:
+            self._log(step, meter)
+        self.stop.step_done()
+
+    def _finish(self):
+        if self.verified_at != self.module.num_update:
             self._verify_and_save(self.module.num_update, final=True)
         log.info('done: %d steps', self.module.num_update)
-        return self.module.num_update
+
+    def _verify_if_due(self, meter):
+        step = self.module.num_update
+        if step and step % self.options.verbose == 0 and step != self.verified_at \
+                and not self.stop.is_wanted(self._verify_seconds):
+            meter.settle()
+            self._verify_and_save(step, final=step == self.total_steps)
 
     def _batches(self):
         """Batches of epoch after epoch, up to the stop."""
-        while True:
-            for batch in self.train_iter:
-                if self.module.num_update >= self.total_steps:
-                    return
+        while self.module.num_update < self.total_steps:       # no batch is taken that is not used: a state counts them
+            batch = next(self.train_iter, None)
+            if batch is None:
+                self.train_iter.reset()
+            else:
                 yield batch
-            if self.module.num_update >= self.total_steps:
-                return
-            self.train_iter.reset()
 
     def _log(self, step, meter):
         rows = self.train_iter.batch_size * self.module.head.collective.world_size
@@ -125,6 +151,7 @@ class Trainer:
                  '' if scale is None else ', %s' % scale)
 
     def _verify_and_save(self, step, final):
-        self._verified_at = step
+        begin, self.verified_at = time.monotonic(), step
         accuracy = self.validator.run(self.module.backbone, step)
         self.checkpoints.save(self.module, accuracy, final)
+        self._verify_seconds = time.monotonic() - begin

@@ -119,7 +119,7 @@ def test_augmentation_is_applied(tmp_path, open_iter):
     for change in (dict(rand_mirror=True), dict(cutoff=20), dict(color=1), dict(color=2)):
         changed = arrays(next(open_iter(path, 16, **change)))
         first = arrays(next(plain))
-        plain.restore({'epoch': 0, 'batch': 0, 'spares': 0})
+        plain.restore(dict(plain.state(), batch=0))
         assert np.array_equal(changed[1], first[1]) and not np.array_equal(changed[0], first[0])
 
 

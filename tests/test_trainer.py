@@ -6,7 +6,10 @@ import pytest
 from common.errors import UserError
 from recognition.checkpoint import CheckpointRule, Checkpoints
 from recognition.loss_scale import DynamicScale
+from recognition.signals import Stop
+from recognition.state_folder import StateFolder
 from recognition.trainer import Trainer, TrainerOptions
+from recognition.training_state import SaveRule, StateSaver
 from tests.tiny import TinyIter, tiny_module, tiny_symbol
 
 
@@ -21,8 +24,10 @@ class FakeValidator:
 
 def trainer(tmp_path, module=None, accuracies=(), ckpt=2, **options):
     checkpoints = Checkpoints(str(tmp_path / 'model'), tiny_symbol(), CheckpointRule(ckpt))
+    stop = Stop()
+    saver = StateSaver(StateFolder(tmp_path / 'state'), SaveRule(0), {}, stop)
     return Trainer(module or tiny_module(), TinyIter(), FakeValidator(accuracies), checkpoints,
-                   TrainerOptions(**options))
+                   TrainerOptions(**options), saver, stop)
 
 
 @pytest.mark.parametrize('options, steps', [

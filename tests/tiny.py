@@ -50,6 +50,12 @@ class TinyIter(mx.io.DataIter):
     def reset(self):
         self.epoch, self._number = self.epoch + 1, 0
 
+    def state(self):
+        return {'epoch': self.epoch, 'batch': self._number}
+
+    def restore(self, state):
+        self.epoch, self._number = state['epoch'], state['batch']
+
     def next(self):
         if self._number == self.batches_per_epoch:
             raise StopIteration
