@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 
+from common.ahead import ahead
 from common.class_ids import read_class_ids
 from common.errors import UserError
 from common.face_record import FLOAT32, class_id, index_path, read_property
@@ -55,7 +56,7 @@ class Source:
         """
         for path in self.paths:
             with RecordFile(path) as record_file:
-                for starts, end, is_odd in find_records(record_file):
+                for starts, end, is_odd in ahead(find_records(record_file)):
                     block, offsets = self._usable(record_file, starts, end, is_odd, policy)
                     if prepare:
                         block = self._prepared(prepare, block, offsets, path, policy)
@@ -190,7 +191,7 @@ def warn_about_index(source):
     if len(source.paths) > 1 or not os.path.isfile(path):
         return
     with open(path, 'rb') as stream:
-        listed = sum(1 for line in stream if line.strip())
+        listed = sum(piece.count(b'\t') for piece in iter(functools.partial(stream.read, 1 << 20), b''))
     if listed != found:
         log.warning('%s lists %d records, %s holds %d: the index is not used, all records were taken',
                     path, listed, os.path.basename(source.paths[0]), found)

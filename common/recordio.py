@@ -266,34 +266,8 @@ class RecordWriter:
         self._offset += len(data)
         return offset
 
-    def write_many(self, labels, images, may_hold_magic):
-        """Append many records, without an index; returns their offsets, int64 (n,). UserError if the disk refuses.
-
-        labels: array (n,) of the label parts of the payloads, of a dtype of a multiple of 4 bytes; images: n
-        bytes-like; may_hold_magic: bool (n,), false where no multiple of 4 of the image holds the magic number.
-        """
-        sizes = np.fromiter(map(len, images), np.int64, len(images)) + labels.itemsize
-        starts = np.zeros(len(labels), [('padding', '<u4'), ('magic', '<u4'), ('lrec', '<u4'), ('label', labels.dtype)])
-        starts['magic'], starts['lrec'], starts['label'] = MAGIC, sizes, labels
-        view, step = memoryview(starts.view(np.uint8)), starts.itemsize
-        padding = -sizes % 4
-        before = np.concatenate([[0], padding[:-1]])           # what a record is padded with goes with the next one
-        firsts = (np.arange(len(labels)) * step + 4 - before).tolist()
-        pieces = [None] * (2 * len(images)) + [bytes(padding[-1])]
-        pieces[0:-1:2] = [view[first:stop] for first, stop in zip(firsts, range(step, len(view) + 1, step))]
-        pieces[1:-1:2] = images
-        lengths = sizes + HEAD_SIZE + padding
-        in_label = labels.view('<u4').reshape(len(labels), -1) == MAGIC
-        for row in np.flatnonzero(in_label.any(axis=1) | may_hold_magic):
-            payload = b''.join((view[(row + 1) * step - labels.itemsize:(row + 1) * step], images[row]))
-            pieces[2 * row:2 * row + 2] = bytes(before[row]), _framed(payload)
-            lengths[row] = len(pieces[2 * row + 1]) + padding[row]
-        self._write_pieces(pieces)
-        ends = self._offset + np.cumsum(lengths)
-        self._offset = int(ends[-1])
-        return ends - lengths
-
-    def _write_pieces(self, pieces):
+    def write_framed(self, pieces, lengths):
+        """Append records as frame_many gives them; returns their offsets, int64 (n,). UserError if the disk refuses."""
         stream = self._streams[0]
         try:
             stream.flush()
@@ -303,6 +277,9 @@ class RecordWriter:
                 self._sent = self._offset                      # the disk writes it now, not only when all is there
         except OSError as error:
             raise UserError('cannot write %s: %s' % (self._paths[0], error.strerror)) from None
+        ends = self._offset + np.cumsum(lengths)
+        self._offset = int(ends[-1])
+        return ends - lengths
 
     def commit(self):
         """Everything reaches the disk, then gets its name; the .rec first. UserError if it does not fit."""
@@ -328,6 +305,31 @@ class RecordWriter:
                 pass  # a full disk refuses the last flush; the file goes anyway
             if os.path.exists(partial):
                 os.remove(partial)
+
+
+def frame_many(labels, images, may_hold_magic):
+    """Bytes of many records as (pieces, lengths): a list of bytes-like, and the bytes of each record, int64 (n,).
+
+    labels: array (n,) of the label parts of the payloads, of a dtype of a multiple of 4 bytes; images: n bytes-like,
+    which are not copied; may_hold_magic: bool (n,), false where no multiple of 4 of the image holds the magic number.
+    """
+    sizes = np.fromiter(map(len, images), np.int64, len(images)) + labels.itemsize
+    starts = np.zeros(len(labels), [('padding', '<u4'), ('magic', '<u4'), ('lrec', '<u4'), ('label', labels.dtype)])
+    starts['magic'], starts['lrec'], starts['label'] = MAGIC, sizes, labels
+    view, step = memoryview(starts.view(np.uint8)), starts.itemsize
+    padding = -sizes % 4
+    before = np.concatenate([[0], padding[:-1]])               # what a record is padded with goes with the next one
+    firsts = (np.arange(len(labels)) * step + 4 - before).tolist()
+    pieces = [None] * (2 * len(images)) + [bytes(padding[-1])]
+    pieces[0:-1:2] = [view[first:stop] for first, stop in zip(firsts, range(step, len(view) + 1, step))]
+    pieces[1:-1:2] = images
+    lengths = sizes + HEAD_SIZE + padding
+    in_label = labels.view('<u4').reshape(len(labels), -1) == MAGIC
+    for row in np.flatnonzero(in_label.any(axis=1) | may_hold_magic):
+        payload = b''.join((view[(row + 1) * step - labels.itemsize:(row + 1) * step], images[row]))
+        pieces[2 * row:2 * row + 2] = bytes(before[row]), _framed(payload)
+        lengths[row] = len(pieces[2 * row + 1]) + padding[row]
+    return pieces, lengths
 
 
 def write_pieces(handle, pieces):

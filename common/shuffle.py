@@ -14,6 +14,7 @@ import os
 
 import numpy as np
 
+from common.ahead import ahead
 from common.errors import UsageError, UserError
 from common.recordio import write_pieces
 
@@ -100,16 +101,21 @@ class Shuffler:
             self._spill()
 
     def batches(self):
-        """Yield (entries, images): an array of ENTRY and a list of memoryviews, valid until the next one."""
+        """Yield (entries, images): an array of ENTRY and a list of memoryviews.
+
+        They may be used until the one after the next is asked for: later, images are read from the disk again.
+        """
         if self.num_buckets == 1:
             yield from _batches(self._held)
             return
         self._spill()
-        for path in filter(os.path.exists, map(self._path, range(self.num_buckets))):
-            block = _load(path)
-            os.remove(path)
-            yield from _batches([block])
-            block.forget()
+        before = None
+        for block in ahead(map(_take, filter(os.path.exists, map(self._path, range(self.num_buckets))))):
+            for batch in _batches([block]):
+                yield batch
+                if before:                                     # its last images are not in use any more
+                    before = before.forget()
+            before = block
 
     def _path(self, bucket):
         return os.path.join(self._folder, '%06d.bucket' % bucket)
@@ -151,10 +157,11 @@ def _batches(blocks):
         yield entries[rows], _images(blocks, entries[rows], owners[rows])
 
 
-def _load(path):
-    """The whole file of a bucket as a Block, read front to back."""
+def _take(path):
+    """The whole file of a bucket, which goes, as a Block, read front to back."""
     with open(path, 'rb') as stream:
         mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    os.remove(path)
     np.frombuffer(mapped, np.uint8)[::mmap.PAGESIZE].max()     # each page is looked at, so all are read in order
     chunks, offset = [], 0
     while offset < len(mapped):

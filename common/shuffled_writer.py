@@ -4,10 +4,11 @@ import os
 
 import numpy as np
 
+from common.ahead import ahead
 from common.chunk_index import ChunkIndexWriter, chunk_index_path
 from common.errors import UserError
 from common.face_record import FLOAT32, SPLIT, SPLIT24, class_id
-from common.recordio import RecordFile, RecordWriter, unpack
+from common.recordio import RecordFile, RecordWriter, frame_many, unpack
 from common.sequential_set import part_path
 
 _SCALAR = np.dtype([('flag', '<u4'), ('label', '<f4'), ('id', '<u8'), ('id2', '<u8')])
@@ -44,17 +45,24 @@ def write_parts(folder, batches, num_records, num_parts, form, advance):
 
     advance(records, bytes) is called as they are written.
     """
-    pieces = _pieces(batches, [number * num_records // num_parts for number in range(1, num_parts + 1)])
+    ends = [number * num_records // num_parts for number in range(1, num_parts + 1)]
+    framed = ahead(_framed(_pieces(batches, ends), form))
     for path in part_paths(folder, num_parts):
         index = ChunkIndexWriter()
         with RecordWriter(path) as writer:
-            for entries, images, is_last in pieces:
-                labels = pack_headers(entries['number'], entries['id'], form)
-                index.add(writer.write_many(labels, images, entries['odd'] != 0))
-                advance(len(images), int(entries['size'].sum()))
+            for pieces, lengths, size, is_last in framed:
+                index.add(writer.write_framed(pieces, lengths))
+                advance(len(lengths), size)
                 if is_last:
                     break
         index.write(chunk_index_path(path), os.path.getsize(path))
+
+
+def _framed(batches, form):
+    """Yield (pieces, lengths, bytes of images, is last of its part)."""
+    for entries, images, is_last in batches:
+        labels = pack_headers(entries['number'], entries['id'], form)
+        yield frame_many(labels, images, entries['odd'] != 0) + (int(entries['size'].sum()), is_last)
 
 
 def _pieces(batches, ends):

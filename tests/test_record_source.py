@@ -95,7 +95,7 @@ def test_everything_is_read_once_and_front_to_back(tmp_path, monkeypatch, bucket
     monkeypatch.setattr(record_source, 'BATCH_BYTES', 100000)
     monkeypatch.setattr(shuffle, 'num_buckets', lambda total, memory: buckets)
     monkeypatch.setattr(RecordFile, 'find_magic', note('set', RecordFile.find_magic))
-    monkeypatch.setattr(shuffle, '_load', note('bucket', shuffle._load))
+    monkeypatch.setattr(shuffle, '_take', note('bucket', shuffle._take))
     assert main(['--input', str(tmp_path / 'in'), '--output', str(tmp_path / 'out'), '--memory', '16']) == 0
     ranges = [read[1:] for read in reads if read[0] == 'set']
     largest = max(stop - start for start, stop in ranges)

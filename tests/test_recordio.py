@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from common import recordio
 from common.errors import UserError
 from common.record_index import read_index
-from common.recordio import MAGIC, MAGIC_BYTES, RecordFile, RecordWriter, pack, unpack
+from common.recordio import MAGIC, MAGIC_BYTES, RecordFile, RecordWriter, frame_many, pack, unpack
 
 PAYLOADS = st.lists(st.one_of(st.binary(max_size=40), st.just(MAGIC_BYTES), st.just(MAGIC_BYTES + b'ab')),
                     max_size=6).map(b''.join)
@@ -49,7 +49,7 @@ def test_many_at_once_give_the_bytes_of_one_after_the_other(tmp_path_factory, im
         for rows in slice(0, split), slice(split, None):
             may_hold_magic = np.array([MAGIC_BYTES in image for image in images[rows]], bool)
             if images[rows]:
-                found += writer.write_many(labels[rows], images[rows], may_hold_magic).tolist()
+                found += writer.write_framed(*frame_many(labels[rows], images[rows], may_hold_magic)).tolist()
     assert found == offsets and (folder / 'a.rec').read_bytes() == (folder / 'b.rec').read_bytes()
 
 
