@@ -122,7 +122,18 @@ class Conversion:
                 shutil.rmtree(name, ignore_errors=True)
 
     def _convert(self, folder, buckets):
-        shuffler = Shuffler(buckets, self.total, self.memory, self.args.seed)
+        with Shuffler(buckets, self.total, self.memory, self.args.seed) as shuffler:
+            count, form = self._shuffle(shuffler, folder)
+        shutil.rmtree(buckets)
+        if self.args.verify:
+            self._verify(folder, form)
+        self._write_texts(folder, count, form)
+        for name, path in self.bins.items():
+            shutil.copyfile(path, os.path.join(folder, name))
+        self._report(count)
+
+    def _shuffle(self, shuffler, folder):
+        """Read all and write all; returns the number of records and the form of their labels."""
         self._scatter(shuffler)
         count = shuffler.num_records
         if count < self.args.parts:
@@ -132,13 +143,7 @@ class Conversion:
         form = label_format(self.num_classes)
         with Progress('writing', self.total) as progress:
             write_parts(folder, shuffler.batches(), count, self.args.parts, form, progress.advance)
-        shutil.rmtree(buckets)
-        if self.args.verify:
-            self._verify(folder, form)
-        self._write_texts(folder, count, form)
-        for name, path in self.bins.items():
-            shutil.copyfile(path, os.path.join(folder, name))
-        self._report(count)
+        return count, form
 
     def _scatter(self, shuffler):
         """Read all inputs once."""

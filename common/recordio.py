@@ -218,9 +218,10 @@ class RecordFile(RecordView):
 
     def forget(self, offset, size):
         """Let go of the memory of this range, which has been read; it can be read again. Nothing once it is closed."""
-        if hasattr(self._map, 'madvise'):
+        mapped = self._map                                     # another thread may close it
+        if hasattr(mapped, 'madvise'):
             begin = offset - offset % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_DONTNEED, begin, min(offset + size, self.size) - begin)
+            mapped.madvise(mmap.MADV_DONTNEED, begin, min(offset + size, self.size) - begin)
 
 
 class RecordWriter:

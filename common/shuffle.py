@@ -8,6 +8,7 @@ Images are not copied: what is given out, or written, is where they lie.
 
     bucket file    chunks, each of   number of records n, uint64 | n x ENTRY | the n images, one behind the other
 """
+import concurrent.futures
 import functools
 import mmap
 import os
@@ -20,7 +21,7 @@ from common.recordio import write_pieces
 
 ENTRY = np.dtype([('draw', '<u8'), ('number', '<i8'), ('id', '<u8'), ('start', '<i8'), ('size', '<u4'), ('odd', '<u4')])
 MIN_PIECE = 1 << 16                  # bytes; smaller pieces would make the disk seek
-AT_ONCE = 512                        # records given out, two pieces of memory each: see recordio.PIECES_AT_ONCE
+AT_ONCE = 2048                       # records given out at once
 _COUNT = np.dtype('<u8')
 
 
@@ -81,7 +82,7 @@ def bounds_of(entries):
 
 
 class Shuffler:
-    """Records in by add(), then out by batches() in random order."""
+    """Records in by add(), then out by batches() in random order; a context manager, as a thread writes the buckets."""
 
     def __init__(self, folder, total_bytes, memory, seed):
         """folder: exists, for the buckets; total_bytes: of all records, about; memory in bytes; seed: 0 or more."""
@@ -89,7 +90,14 @@ class Shuffler:
         self.num_buckets = num_buckets(total_bytes, memory)
         self._limit = memory * 0.4 if self.num_buckets > 1 else float('inf')
         self._held, self._size = [], 0
+        self._pool, self._writing = concurrent.futures.ThreadPoolExecutor(1), None
         self.num_records = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._pool.shutdown()
 
     def add(self, block):
         """Add the records of a Block, which is kept until its memory is needed."""
@@ -109,6 +117,7 @@ class Shuffler:
             yield from _batches(self._held)
             return
         self._spill()
+        self._wait()
         before = None
         for block in ahead(map(_take, filter(os.path.exists, map(self._path, range(self.num_buckets))))):
             for batch in _batches([block]):
@@ -121,20 +130,27 @@ class Shuffler:
         return os.path.join(self._folder, '%06d.bucket' % bucket)
 
     def _spill(self):
-        """Append what is held to the buckets."""
-        if not self._held:
-            return
-        entries, owners = _in_order(self._held)
+        """Begin to append what is held to the buckets; there is time for it until the memory is full again."""
+        self._wait()
+        if self._held:
+            self._writing = self._pool.submit(self._append, self._held)
+        self._held, self._size = [], 0
+
+    def _wait(self):
+        if self._writing:
+            self._writing.result()
+
+    def _append(self, blocks):
+        entries, owners = _in_order(blocks)
         buckets = (entries['draw'] >> np.uint64(32)) * np.uint64(self.num_buckets) >> np.uint64(32)
         stops = np.searchsorted(buckets, np.arange(1, self.num_buckets + 1, dtype=np.uint64)).tolist()
         for bucket, (first, stop) in enumerate(zip([0] + stops, stops)):
             if first < stop:
                 mine = entries[first:stop]
                 head = _COUNT.type(len(mine)).tobytes() + mine.tobytes()
-                append(self._path(bucket), [head] + _images(self._held, mine, owners[first:stop]))
-        for block in self._held:
+                append(self._path(bucket), [head] + _images(blocks, mine, owners[first:stop]))
+        for block in blocks:
             block.forget()
-        self._held, self._size = [], 0
 
 
 def _in_order(blocks):

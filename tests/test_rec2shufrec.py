@@ -1,5 +1,6 @@
 """The converter: every image once, in a uniformly random order, and nothing that looks like a set after a failure."""
 import collections
+import errno
 import itertools
 import os
 import pathlib
@@ -73,17 +74,16 @@ def test_the_order_is_a_function_of_the_seed_alone(tmp_path, monkeypatch):
 def shuffled_order(tmp_path, count, seed, buckets, memory=1 << 20):
     """Order in which `count` records come out."""
     (tmp_path / str(seed)).mkdir(exist_ok=True)
-    shuffler = Shuffler(str(tmp_path / str(seed)), 0, memory, seed)
-    assert shuffler.num_buckets == buckets
-    for start in range(0, count, 2):
-        numbers = list(range(start, min(start + 2, count)))
-        entries = np.zeros(len(numbers), ENTRY)
-        entries['number'] = numbers
-        shuffler.add(Block(b'', entries).copied([b'%d' % number * 7 for number in numbers]))
     order = []
-    for entries, images in shuffler.batches():
-        assert [bytes(image) for image in images] == [b'%d' % number * 7 for number in entries['number']]
-        order += entries['number'].tolist()
+    with Shuffler(str(tmp_path / str(seed)), 0, memory, seed) as shuffler:
+        assert shuffler.num_buckets == buckets
+        for start in range(0, count, 2):
+            entries = np.zeros(min(2, count - start), ENTRY)
+            entries['number'] = np.arange(start, start + len(entries))
+            shuffler.add(Block(b'', entries).copied([b'%d' % number * 7 for number in entries['number'].tolist()]))
+        for entries, images in shuffler.batches():
+            assert [bytes(image) for image in images] == [b'%d' % number * 7 for number in entries['number']]
+            order += entries['number'].tolist()
     return tuple(order)
 
 
@@ -96,6 +96,16 @@ def test_every_order_is_equally_likely(tmp_path, monkeypatch, buckets, memory):
     mean = sum(counts.values()) / 24
     orders = itertools.permutations(range(4))
     assert sum((counts[order] - mean)**2 / mean for order in orders) < 49.7
+
+
+def test_a_full_disk_while_buckets_are_written(tmp_path, capsys, monkeypatch):
+    def refuse(handle, pieces):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    identity_set(tmp_path / 'in', 10, 20)
+    monkeypatch.setattr(shuffle, 'num_buckets', lambda total, memory: 7)
+    monkeypatch.setattr(shuffle, 'write_pieces', refuse)
+    convert(tmp_path / 'in', tmp_path / 'out', code=1)
+    assert 'cannot write the temporary file' in capsys.readouterr().err and os.listdir(str(tmp_path)) == ['in']
 
 
 def test_memory_decides_how_many_buckets():
