@@ -8,9 +8,12 @@ round: figures of different runs cannot be compared. MB/s are bytes of the sourc
   one pass      rec2shufrec, in a process of its own, with memory enough for all records
   two passes    the same with --memory of an eighth of the file: records go through temporary files
 The source is in the page cache; a first conversion that is not counted leaves Python's modules compiled.
+The last column is what a conversion reads from the disk, as a share of the source, if the source is not in the page
+cache: more than 1 would mean that records are read again, out of order.
 """
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -65,6 +68,16 @@ def rate(action, path, folder, memory):
         os.sync()                                              # the next one begins with an idle disk
 
 
+def share_read(action, path, folder, memory):
+    """Bytes read from the disk, of those of a source that only the disk holds."""
+    handle = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(handle)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
+    rate(action, path, folder, memory)
+    return (resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - before) * 512 / os.path.getsize(path)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--images', type=int, default=40000, help='records of the set (default %(default)s)')
@@ -83,11 +96,13 @@ def main():
         rate(convert, path, folder, actions[1][2])
         rates = np.array([[rate(action, path, folder, memory) for _, action, memory in actions]
                           for _ in range(args.rounds)])
-        print('%d records of %d bytes, %d MB; median of %d rounds; %d cores\n\n| | MB/s | of the copy |\n|---|---|---|'
+        shares = [share_read(action, path, folder, memory) for _, action, memory in actions]
+        print('%d records of %d bytes, %d MB; median of %d rounds; %d cores\n\n'
+              '| | MB/s | of the copy | read from the disk |\n|---|---|---|---|'
               % (args.images, args.size, megabytes, args.rounds, os.cpu_count()))
-        for (name, _, _), speed, ratio in zip(actions, np.median(rates, axis=0),
-                                              np.median(rates / rates[:, :1], axis=0)):
-            print('| %s | %.0f | %.2f |' % (name, speed, ratio))
+        for (name, _, _), speed, ratio, share in zip(actions, np.median(rates, axis=0),
+                                                     np.median(rates / rates[:, :1], axis=0), shares):
+            print('| %s | %.0f | %.2f | %.3f |' % (name, speed, ratio, share))
 
 
 if __name__ == '__main__':
