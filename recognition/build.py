@@ -94,7 +94,8 @@ def build_head(cfg, embedding_size, contexts):
         margin = Margin(cfg.loss_m1, cfg.loss_m2, cfg.loss_m3, cfg.loss_s)
     return Head.initial(cfg.num_classes, embedding_size, contexts, margin, cfg.seed, LocalCollective(),
                         block_size=cfg.head_block_size, with_bias=margin is None and not cfg.fc7_no_bias,
-                        sample_ratio=cfg.sample_ratio, keep_logits=cfg.head_memory != 'lean')
+                        sample_ratio=cfg.sample_ratio, keep_logits=cfg.head_memory != 'lean',
+                        sub_centers=cfg.sub_centers, interclass_filter=cfg.interclass_filter)
 
 
 def load_targets(cfg):

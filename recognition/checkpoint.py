@@ -2,16 +2,17 @@
 
 PREFIX-symbol.json, PREFIX-NNNN.params    backbone for mx.model.load_checkpoint, float32
 PREFIX-NNNN.head/                         NAME-START-STOP.npy per shard, plain NumPy files: NAME is centers
-                                          or momentum, (STOP - START, D) float32, or bias, bias_momentum,
-                                          (STOP - START,) float32; START and STOP are class ids
+                                          or momentum, (STOP - START, D) float32, with J sub-centers
+                                          (STOP - START, J, D), or bias, bias_momentum, (STOP - START,) float32;
+                                          START and STOP are class ids
 Everything is written under a temporary name and renamed when it is complete.
 """
 import logging
 import pathlib
-import re
 
 import numpy as np
 
+from common.class_rows import class_file, load_head_range
 from common.errors import UserError
 from common.files import replacing
 from common.mxnet_loader import mx
@@ -103,46 +104,34 @@ def write_head(head, create):
 
 def write_shard(shard, create):
     start, stop = shard.blocks[0].start, shard.blocks[-1].stop
-    for name, first in shard.blocks[0].arrays().items():
-        header = {'descr': '<f4', 'fortran_order': False, 'shape': (stop - start,) + first.shape[1:]}
-        with create('%s-%09d-%09d.npy' % (name, start, stop)) as stream:
+    for name in shard.blocks[0].arrays():
+        header = {'descr': '<f4', 'fortran_order': False, 'shape': (stop - start,) + shard.blocks[0].row_shape(name)}
+        with create(class_file(name, start, stop)) as stream:
             np.lib.format.write_array_header_1_0(stream, header)
             for block in shard.blocks:
-                stream.write(block.arrays()[name].asnumpy().data)
-
-
-def saved_ranges(folder, name):
-    """{(start, stop): path} of one kind of array in a head folder."""
-    pattern = re.compile(r'%s-(\d+)-(\d+)\.npy' % name)
-    matches = {path: pattern.fullmatch(path.name) for path in sorted(pathlib.Path(folder).glob('*.npy'))}
-    return {(int(match.group(1)), int(match.group(2))): path for path, match in matches.items() if match}
-
-
-def load_head_range(folder, name, start, stop):
-    """Read the rows of classes [start, stop), whatever shards wrote them. UserError if some are missing."""
-    parts, wanted = [], start
-    for (first, last), path in sorted(saved_ranges(folder, name).items()):
-        if first <= wanted < min(last, stop):
-            rows = np.load(str(path), mmap_mode='r', allow_pickle=False)
-            if len(rows) != last - first:
-                raise UserError('%s holds %d classes, its name says %d' % (path, len(rows), last - first))
-            parts.append(rows[wanted - first:min(last, stop) - first])
-            wanted = min(last, stop)
-    if wanted != stop:
-        raise UserError('%s holds no %s of class %d' % (folder, name, wanted))
-    return np.concatenate(parts)
+                stream.write(block.rows(name).data)
 
 
 def load_head(folder, head):
     """Fill the shards of this process from a head folder, block by block."""
     for shard in head.shards:
         for block in shard.blocks:
-            for name, array in block.arrays().items():
+            for name in block.arrays():
                 rows = load_head_range(folder, name, block.start, block.stop)
-                if rows.shape != array.shape:
-                    raise UserError('%s: %s of shape %s where %s is needed (another embedding size)'
-                                    % (folder, name, rows.shape, array.shape))
-                array[:] = rows
+                check_row_shape(folder, name, rows.shape[1:], block.row_shape(name))
+                block.set_rows(name, rows)
+
+
+def check_row_shape(folder, name, saved, needed):
+    """UserError unless a class has as many sub-centers and numbers as are needed."""
+    if saved == needed:
+        return
+    if saved[-1:] == needed[-1:]:
+        counts = [shape[0] if len(shape) == 2 else 1 for shape in (saved, needed)]
+        raise UserError('%s was saved with %d sub-centers per class, this training has %d: set sub_centers = %d'
+                        % (folder, counts[0], counts[1], counts[0]))
+    raise UserError('%s: %s of shape %s for a class where %s is needed (another embedding size)'
+                    % (folder, name, saved, needed))
 
 
 class CheckpointRule:

@@ -1,6 +1,6 @@
 """Centers of neighbouring classes with their momentum: the unit of computing, of memory and of checkpoint files.
 
-K classes of a block, D embedding size.
+K classes of a block, D embedding size, J centers per class (mostly 1).
 """
 import numpy as np
 
@@ -18,15 +18,17 @@ def default_block_size(embedding_size):
     return min(MAX_BLOCK_CLASSES, max(1024, BLOCK_ELEMENTS // embedding_size))
 
 
-def initial_centers(seed, start, stop, embedding_size):
+def initial_centers(seed, start, stop, embedding_size, center=0):
     """Normal(0, 0.01) centers of classes [start, stop), float32 (stop - start, D).
 
-    A function of (seed, class) alone, so that the cut into shards and blocks does not matter.
+    center: which of the centers of each class. A function of (seed, class, center) alone, so that the cut into shards
+    and blocks does not matter, and the first centers are the same however many there are.
     """
+    stream = [center] if center else []
     first = start // INIT_CHUNK * INIT_CHUNK
     centers = np.empty((stop - start, embedding_size), np.float32)
     for chunk in range(first, stop, INIT_CHUNK):
-        rng = np.random.Generator(np.random.PCG64([seed, chunk // INIT_CHUNK]))
+        rng = np.random.Generator(np.random.PCG64([seed, chunk // INIT_CHUNK] + stream))
         values = rng.standard_normal((INIT_CHUNK, embedding_size), np.float32)
         low, high = max(start, chunk), min(stop, chunk + INIT_CHUNK)
         np.multiply(values[low - chunk:high - chunk], INIT_SCALE, out=centers[low - start:high - start])
@@ -36,27 +38,60 @@ def initial_centers(seed, start, stop, embedding_size):
 class ClassBlock:
     """Centers of the neighbouring classes [start, stop), with their momentum, on one context.
 
-    weight, momentum (K, D) float32; bias, bias_momentum (K,) float32 or None.
+    weight, momentum (J K, D) float32: the first center of each class, then the second of each, so that every J-th part
+    is a contiguous (K, D) array. bias, bias_momentum (K,) float32 or None.
     """
 
-    def __init__(self, start, stop, weight, momentum, bias=None, bias_momentum=None):
-        self.start, self.stop = start, stop
+    def __init__(self, start, stop, weight, momentum, bias=None, bias_momentum=None, sub_centers=1):
+        """sub_centers: J."""
+        self.start, self.stop, self.sub_centers = start, stop, sub_centers
         self.weight, self.momentum = weight, momentum
         self.bias, self.bias_momentum = bias, bias_momentum
 
     @classmethod
-    def initial(cls, start, stop, embedding_size, context, seed, with_bias=False):
+    def initial(cls, start, stop, embedding_size, context, seed, with_bias=False, sub_centers=1):
         def zeros(*shape):
             return mx.nd.zeros(shape, ctx=context)
-        weight = mx.nd.array(initial_centers(seed, start, stop, embedding_size), ctx=context)
-        bias = (zeros(stop - start), zeros(stop - start)) if with_bias else (None, None)
-        return cls(start, stop, weight, zeros(*weight.shape), *bias)
+        size = stop - start
+        weight = mx.nd.empty((sub_centers * size, embedding_size), ctx=context)
+        for center in range(sub_centers):
+            weight[center * size:(center + 1) * size] = initial_centers(seed, start, stop, embedding_size, center)
+        bias = (zeros(size), zeros(size)) if with_bias else (None, None)
+        return cls(start, stop, weight, zeros(*weight.shape), *bias, sub_centers=sub_centers)
+
+    @property
+    def num_classes(self):
+        """Those whose centers are here."""
+        return len(self.weight) // self.sub_centers
+
+    @property
+    def centers(self):
+        """J views (K, D) of weight."""
+        size = self.num_classes
+        return [self.weight[center * size:(center + 1) * size] for center in range(self.sub_centers)]
 
     def arrays(self):
         """Name -> array of everything that a checkpoint holds."""
         named = {'centers': self.weight, 'momentum': self.momentum,
                  'bias': self.bias, 'bias_momentum': self.bias_momentum}
         return {name: array for name, array in named.items() if array is not None}
+
+    def rows(self, name):
+        """One of arrays() by class, as a checkpoint holds it: NumPy (K, D), or (K, J, D) if J > 1, or (K,)."""
+        values = self.arrays()[name].asnumpy()
+        if len(self.row_shape(name)) < 2:
+            return values
+        return np.ascontiguousarray(values.reshape((self.sub_centers, -1, values.shape[1])).swapaxes(0, 1))
+
+    def set_rows(self, name, values):
+        """Take in what rows() gives."""
+        array = self.arrays()[name]
+        array[:] = values if values.ndim < 3 else values.swapaxes(0, 1).reshape(array.shape)
+
+    def row_shape(self, name):
+        """Shape of what rows() has of one class: (D,), (J, D) or ()."""
+        shape = self.arrays()[name].shape[1:]
+        return shape if self.sub_centers == 1 or not shape else (self.sub_centers,) + shape
 
     def update(self, d_weight, d_bias, lr, momentum, wd):
         """SGD with momentum, in place: v <- momentum v - lr (gradient + wd w), w <- w + v."""
@@ -78,20 +113,25 @@ class PickedBlock(ClassBlock):
 
     def __init__(self, home, columns):
         """columns (k,) sorted whole numbers: places of the classes in the block."""
-        self._home = home
-        self._index = mx.nd.array(columns, ctx=home.weight.context, dtype=np.int32)
-        super().__init__(home.start, home.stop, self._take(home.weight), None, self._take(home.bias), None)
+        self._home, self._size = home, len(columns)
+        index = np.concatenate([columns + center * home.num_classes for center in range(home.sub_centers)])
+        self._index = mx.nd.array(index, ctx=home.weight.context, dtype=np.int32)
+        super().__init__(home.start, home.stop, self._take(home.weight), None, self._take(home.bias), None,
+                         home.sub_centers)
+
+    def _places(self, array):
+        """Where the classes' entries are in an array of the block."""
+        return self._index if array.ndim > 1 else self._index[:self._size]
 
     def _take(self, array):
-        return None if array is None else mx.nd.take(array, self._index)
+        return None if array is None else mx.nd.take(array, self._places(array))
 
     def update(self, *arguments):
         """As ClassBlock; then centers and momentum, and the bias with its own, go back to their places."""
         self.momentum, self.bias_momentum = self._take(self._home.momentum), self._take(self._home.bias_momentum)
         super().update(*arguments)
-        rows = self._index.reshape((1, -1))
         for name, values in self.arrays().items():
-            set_entries(self._home.arrays()[name], rows, values)
+            set_entries(self._home.arrays()[name], self._places(values).reshape((1, -1)), values)
 
 
 def set_entries(array, places, values):

@@ -3,149 +3,20 @@
 N global batch, D embedding size, C_s classes of this shard, K classes of one block.
 Nothing of size (C_s, D) exists besides centers and momentum: a block's gradient is applied and forgotten.
 """
-from collections import namedtuple
+import functools
 
 import numpy as np
 
 from common.mxnet_loader import mx
-from recognition.class_block import ClassBlock, PickedBlock, default_block_size, inverse_root, set_entries
-from recognition.product import Product
+from recognition.block_step import BlockStep, CosineScales, Scratch
+from recognition.class_block import ClassBlock, PickedBlock, default_block_size
 from recognition.sampling import Sampler
 from recognition.sharding import block_ranges, locate
-from recognition.softmax import NOTHING, Statistics, block_log_sum, log_sum_exp, row_maximum
+from recognition.softmax import NOTHING, Statistics, log_sum_exp
 
 # Label entries are divided by the share of their block in the softmax, which may be 0 in float32. A softmax that is
 # counted with this share in its place changes no gradient by more than that.
 SHARE_FLOOR = 1e-20
-
-
-class Scratch:
-    """Arrays that every block and step of a shard uses again; allocating large ones costs page faults.
-
-    similar (N, K), d_centers (K, D), rows, d_rows (N, D) are overwritten at will; logits holds one (N, K) array per
-    block if they are kept, else one for all.
-    """
-
-    def __init__(self, num_rows, block_sizes, embedding_size, context, keep_logits):
-        def empty(*shape):
-            return mx.nd.empty(shape, ctx=context)
-        largest = max(block_sizes)
-        self.num_rows = num_rows
-        self.rows, self.d_rows = empty(num_rows, embedding_size), empty(num_rows, embedding_size)
-        self._similar, self._d_centers = empty(num_rows * largest), empty(largest, embedding_size)
-        self._logits = [empty(num_rows * size) for size in (block_sizes if keep_logits else [largest])]
-        self._cuts = [None] * len(block_sizes)
-
-    def of_block(self, number, num_classes):
-        """The arrays cut to block `number` of so many classes."""
-        if self._cuts[number] is None or len(self._cuts[number].d_centers) != num_classes:
-            self._cuts[number] = self._cut(self._logits[number % len(self._logits)], num_classes)
-        return self._cuts[number]
-
-    def _cut(self, logits, num_classes):
-        def matrix(flat):
-            return flat[:self.num_rows * num_classes].reshape((self.num_rows, num_classes))
-        return BlockScratch(matrix(logits), matrix(self._similar), self._d_centers[:num_classes],
-                            self.rows, self.d_rows)
-
-
-BlockScratch = namedtuple('BlockScratch', 'logits similar d_centers rows d_rows')
-
-
-def add_rows(factors, rows, total):
-    """total += factors * rows in one pass; factors (1, K), rows and total (K, D)."""
-    single = (rows.shape[0], 1, -1)                             # a batch of matrices of one row each
-    total = total.reshape(single)
-    mx.nd.linalg.gemm(factors.reshape((-1, 1, 1)), rows.reshape(single), total, out=total)
-
-
-class CosineScales:
-    """Factors of cosine logits that go with a column (class): flat arrays over all classes that take part.
-
-    inverse_norm = 1 / |w|; logit = inverse_norm * s * (x w); shrink = - inverse_norm^2 / s
-    """
-
-    def __init__(self, blocks, scale, scratch):
-        """blocks: one after the other; scale s; scratch.d_centers is overwritten."""
-        self._edges = np.cumsum([0] + [len(block.weight) for block in blocks])
-        squares = mx.nd.empty((self._edges[-1], 1), ctx=blocks[0].weight.context)
-        ones = mx.nd.ones((1, blocks[0].weight.shape[1]), ctx=squares.context)
-        for number, block in enumerate(blocks):
-            work = mx.nd.square(block.weight, out=scratch.of_block(number, len(block.weight)).d_centers)
-            mx.nd.FullyConnected(work, ones, num_hidden=1, no_bias=True, out=squares[slice(*self._span(number))])
-        self.flat = inverse_root(squares.reshape((-1,)))
-        self._parts = self.flat, self.flat * scale, mx.nd.square(self.flat) * (-1.0 / scale)
-
-    def _span(self, number):
-        return int(self._edges[number]), int(self._edges[number + 1])
-
-    def of_block(self, number):
-        """(inverse_norm, logit factor, shrink), (1, K) each, of one block."""
-        return [part[slice(*self._span(number))].reshape((1, -1)) for part in self._parts]
-
-
-class BlockStep:
-    """One block during one step: its logits, and where the batch's labels meet it.
-
-    unit (N, D) are the rows to compare with; places (2, n) int32 the rows and columns of label entries,
-    or None. scales None: logit = x w + b. Else those of CosineScales: logit = s * cosine. Label entries have a
-    logit of their own, with the margin.
-    """
-
-    def __init__(self, block, unit, places, scales, keep_logits, scratch):
-        """scratch: BlockScratch, whose rows hold unit."""
-        self.block, self.unit, self.places = block, unit, places
-        self.inverse_norm, self.logit_factor, self.shrink = scales or (None, None, None)
-        self.keep_logits, self.scratch, self.product = keep_logits, scratch, None
-
-    def forward(self, label_logit, measure):
-        """label_logit (n,) -> (log_sum, best), (N,) each; best only if measured, else None."""
-        self.label_logit = label_logit
-        self._compute_logits()
-        log_sum = block_log_sum(self.scratch.logits, self.scratch.similar)
-        return log_sum, row_maximum(self.scratch.logits) if measure else None
-
-    def _compute_logits(self):
-        block, scratch = self.block, self.scratch
-        self.product = Product(scratch.rows, block.weight, block.bias, scratch.logits,
-                               [scratch.d_rows, scratch.d_centers])
-        if self.logit_factor is not None:
-            mx.nd.broadcast_mul(scratch.logits, self.logit_factor, out=scratch.logits)
-        if self.places is not None:
-            set_entries(scratch.logits, self.places, self.label_logit)
-
-    def backward(self, row_factor, label_plain, d_labels, solver):
-        """Update the block, return d loss / d unit (N, D), overwritten by the next block.
-
-        row_factor (N,): what turns the softmax over the block into d loss / d similarity; label_plain, d_labels
-        (n,): logit of the label entries without margin, and what stands in their place in that softmax.
-        """
-        block, scratch = self.block, self.scratch
-        if not self.keep_logits:
-            self.unit.copyto(scratch.rows)
-            self._compute_logits()
-        part = mx.nd.softmax(scratch.logits, out=scratch.similar)          # d loss / d similarity = row_factor * part
-        if self.places is not None:
-            set_entries(part, self.places, d_labels)
-        across = row_factor.reshape((1, -1))
-        d_bias = None if block.bias is None else mx.nd.dot(across, part).reshape((-1,))
-        pull = None if self.shrink is None else self._pull(part, across, label_plain)
-        # the factor of a row goes to the (N, D) features on both sides of the products, not to the (N, K) matrix
-        mx.nd.broadcast_mul(self.unit, row_factor.reshape((-1, 1)), out=scratch.rows)
-        self.product.backward(part)
-        if pull is not None:
-            add_rows(pull, block.weight, scratch.d_centers)
-        block.update(scratch.d_centers, d_bias, *solver)
-        return mx.nd.broadcast_mul(scratch.d_rows, row_factor.reshape((-1, 1)), out=scratch.d_rows)
-
-    def _pull(self, part, across, label_plain):
-        """(1, K): d_w = (sum_n d_cos x - (sum_n d_cos cos) w / |w|) / |w| has this times w. part gets the 1 / |w|."""
-        logits = self.scratch.logits
-        if self.places is not None:
-            set_entries(logits, self.places, label_plain)
-        mx.nd.elemwise_mul(part, logits, out=logits)
-        mx.nd.broadcast_mul(part, self.inverse_norm, out=part)
-        return mx.nd.dot(across, logits) * self.shrink
 
 
 class LabelEntries:
@@ -185,28 +56,29 @@ class LabelEntries:
 class HeadShard:
     """The blocks of one shard. forward() and backward() make one step; no collectives inside."""
 
-    def __init__(self, blocks, context, margin, sampler, keep_logits=True):
+    def __init__(self, blocks, context, margin, sampler, keep_logits=True, interclass_filter=0.0):
         """margin: Margin, or None for the plain inner product. sampler: which classes take part in a step.
 
         keep_logits: hold (N, C_s) logits between the two halves of a step (three products), else compute each
-        block's again (four, lean).
+        block's again (four, lean). interclass_filter: cosine above which a negative is left out; 0: none is.
         """
         self.blocks, self.context, self.margin, self.sampler = blocks, context, margin, sampler
         self.keep_logits, self._scratch = keep_logits, None
+        self._limit = interclass_filter * (1.0 if margin is None else margin.scale)
 
     @classmethod
     def initial(cls, start, stop, embedding_size, context, margin, seed, block_size=None, with_bias=False,
-                sample_ratio=1.0, keep_logits=True):
-        """Fresh centers for the classes [start, stop)."""
-        size = block_size or default_block_size(embedding_size)
+                sample_ratio=1.0, keep_logits=True, sub_centers=1, interclass_filter=0.0):
+        """Fresh centers for the classes [start, stop), sub_centers of them for each."""
+        size = block_size or default_block_size(embedding_size * sub_centers)
         blocks = [ClassBlock.initial(*edges, embedding_size=embedding_size, context=context, seed=seed,
-                                     with_bias=with_bias)
+                                     with_bias=with_bias, sub_centers=sub_centers)
                   for edges in block_ranges(start, stop, size)]
-        return cls(blocks, context, margin, Sampler(sample_ratio, seed), keep_logits)
+        return cls(blocks, context, margin, Sampler(sample_ratio, seed), keep_logits, interclass_filter)
 
     @property
     def num_classes(self):
-        return sum(block.stop - block.start for block in self.blocks)
+        return sum(block.num_classes for block in self.blocks)
 
     def begin(self, labels, embedding_size, num_update=0):
         """Before the embeddings are there: what takes part in a step, and the norms. labels (N,) int64 on the host.
@@ -215,10 +87,11 @@ class HeadShard:
         """
         located = locate(labels, [(block.start, block.stop) for block in self.blocks])
         self._picked, located = self._pick(located, num_update)
-        sizes = [len(block.weight) for block in self._picked]
+        sizes = [block.num_classes for block in self._picked]
         if self.blocks and (self._scratch is None or self._scratch.num_rows != len(labels)):
-            capacities = [self.sampler.capacity(len(block.weight), len(labels)) for block in self.blocks]
-            self._scratch = Scratch(len(labels), capacities, embedding_size, self.context, self.keep_logits)
+            capacities = [self.sampler.capacity(block.num_classes, len(labels)) for block in self.blocks]
+            self._scratch = Scratch(len(labels), capacities, embedding_size, self.context, self.keep_logits,
+                                    self.blocks[0].sub_centers)
         self._scales = None
         if self._picked and self.margin is not None:
             self._scales = CosineScales(self._picked, self.margin.scale, self._scratch)
@@ -244,7 +117,7 @@ class HeadShard:
             return self.blocks, located
         blocks, moved = [], []
         for block, (rows, columns) in zip(self.blocks, located):
-            picked = self.sampler.pick(columns, block.start, len(block.weight), num_update)
+            picked = self.sampler.pick(columns, block.start, block.num_classes, num_update)
             blocks.append(PickedBlock(block, picked))
             moved.append((rows, np.searchsorted(picked, columns)))
         return blocks, moved
@@ -252,8 +125,8 @@ class HeadShard:
     def _block_steps(self, unit):
         if self._picked:
             unit.copyto(self._scratch.rows)
-        return [BlockStep(block, unit, places, self._scales and self._scales.of_block(number), self.keep_logits,
-                          self._scratch.of_block(number, len(block.weight)))
+        return [BlockStep(block, unit, places, self._scales and self._scales.of_block(number), self._limit,
+                          self.keep_logits, self._scratch.of_block(number, block.num_classes))
                 for number, (block, places) in enumerate(zip(self._picked, self._entries.places))]
 
     def _label_statistics(self, unit):
@@ -274,11 +147,14 @@ class HeadShard:
         """(n,) cosine (or plain logit) of each label entry: the product of n rows, not of whole blocks."""
         entries, blocks = self._entries, self._picked
         owning = [(block, places[1]) for block, places in zip(blocks, entries.places) if places is not None]
-        centers = mx.nd.concat(*[mx.nd.take(block.weight, columns) for block, columns in owning], dim=0)   # (n, D)
-        value = mx.nd.sum(mx.nd.take(unit, entries.rows) * centers, axis=1)
-        if self.margin is not None:
-            return value * mx.nd.take(self._scales.flat, entries.positions)
-        if blocks[0].bias is not None:
+        rows, values = mx.nd.take(unit, entries.rows), []
+        for number in range(blocks[0].sub_centers):
+            centers = [mx.nd.take(block.centers[number], columns) for block, columns in owning]
+            values.append(mx.nd.sum(rows * mx.nd.concat(*centers, dim=0), axis=1))
+            if self.margin is not None:
+                values[-1] = values[-1] * mx.nd.take(self._scales.inverse_norm[number], entries.positions)
+        value = functools.reduce(mx.nd.maximum, values)
+        if self.margin is None and blocks[0].bias is not None:
             value = value + mx.nd.concat(*[mx.nd.take(block.bias, columns) for block, columns in owning], dim=0)
         return value
 

@@ -13,9 +13,10 @@ class Product:
     """
 
     def __init__(self, x, weight, bias, out, grads):
-        inputs = [x, weight] if bias is None else [x, weight, bias]
         mx.autograd.mark_variables([x, weight], grads, 'write')
-        self._recorded = out.detach()      # a new handle on the same memory: an array enters one graph only
+        # new handles on the same memory: an array enters one graph only
+        inputs = [x, weight] if bias is None else [x, weight, bias.detach()]
+        self._recorded = out.detach()
         with mx.autograd.record():
             mx.nd.FullyConnected(*inputs, num_hidden=weight.shape[0], no_bias=bias is None,
                                  out=self._recorded)

@@ -10,7 +10,7 @@ log = logging.getLogger('shardface')
 # What makes another training of it: with these changed, the saved numbers would have no meaning.
 NETWORK = ('emb_size', 'net_name', 'num_layers', 'net_output', 'net_act', 'net_se', 'net_unit', 'net_input',
            'net_blocks', 'net_multiplier', 'image_shape')
-LOSS = 'loss_name', 'loss_s', 'loss_m1', 'loss_m2', 'loss_m3', 'fc7_no_bias'
+LOSS = 'loss_name', 'loss_s', 'loss_m1', 'loss_m2', 'loss_m3', 'fc7_no_bias', 'sub_centers'
 FIXED = ('num_classes',) + NETWORK + LOSS
 SCHEDULE = 'lr', 'lr_steps'
 NOT_COMPARED = {'resume'}

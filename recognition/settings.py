@@ -60,6 +60,10 @@ SETTINGS = {
     'fc7_no_bias': Setting(False, switch(), 'no bias in the classification layer of loss softmax'),
     # classification layer
     'sample_ratio': Setting(1.0, real(above=0, high=1), 'share of class centers used per step (partial FC)'),
+    'sub_centers': Setting(1, whole(1, 100), 'centers per class, of which the nearest counts (sub-center loss)'),
+    'interclass_filter': Setting(0.0, real(low=0, below=1),
+                                 'cosine above which a negative is taken for a mislabelled positive and left out; '
+                                 '0: none is'),
     'head_memory': Setting('auto', one_of('auto', 'fast', 'lean'),
                            'fast: keep the logits of a step; lean: compute them twice; auto: fast'),
     'head_block_size': Setting(None, or_none(whole(1)), 'classes per block; None: by emb_size'),

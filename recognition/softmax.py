@@ -10,11 +10,14 @@ def log_sum_exp(parts):
     return mx.nd.log(mx.nd.sum(mx.nd.exp(parts - top), axis=0)) + top.reshape((-1,))
 
 
-def block_log_sum(logits, work):
+def block_log_sum(logits, work, columns=None):
     """logits (N, K) -> (N,) log-sum-exp over the block. work (N, K) is overwritten.
 
-    Read off one column: log_softmax is vectorised where exp, max and sum over an axis are not.
+    Read off one column: log_softmax is vectorised where exp, max and sum over an axis are not. columns (N,): which one,
+    the first if None. Its logit must be of the size of the sum, or rounding takes the sum away.
     """
+    if columns is not None:
+        return mx.nd.pick(logits, columns, axis=1) - mx.nd.pick(mx.nd.log_softmax(logits, out=work), columns, axis=1)
     first = mx.nd.slice_axis(logits, axis=1, begin=0, end=1)
     log_probability = mx.nd.slice_axis(mx.nd.log_softmax(logits, out=work), axis=1, begin=0, end=1)
     return (first - log_probability).reshape((-1,))

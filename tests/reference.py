@@ -3,7 +3,7 @@ import numpy as np
 
 
 def unit(rows):
-    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    norm = np.linalg.norm(rows, axis=-1, keepdims=True)
     return np.divide(rows, norm, out=np.zeros_like(rows), where=norm > 0)
 
 
@@ -17,32 +17,47 @@ class DenseHead:
     """Softmax cross entropy over all classes, with momentum SGD. Centers (C, D), everything float64.
 
     margins: (m1, m2, m3) with scale s for cosine logits; None for the inner product with bias.
+    Centers may be (C, J, D), J of a class: the most similar counts, the first of equal ones.
+    interclass_filter: cosine (of that center) above which a class that is not the label is left out; 0: none is.
     """
 
-    def __init__(self, centers, margins, scale, bias=None):
+    def __init__(self, centers, margins, scale, bias=None, interclass_filter=0.0):
+        self.interclass_filter = interclass_filter
         self.centers = centers.astype(np.float64)
         self.momentum = np.zeros_like(self.centers)
         self.margins, self.scale = margins, scale
         self.bias = None if bias is None else bias.astype(np.float64)
         self.bias_momentum = None if bias is None else np.zeros_like(self.bias)
 
+    def nearest(self, embedding):
+        """Which center counts (N, C), its similarity (without bias) and its cosine."""
+        several = self.centers.reshape(len(self.centers), -1, self.centers.shape[-1])              # (C, J, D)
+        cosine = np.einsum('nd,cjd->ncj', unit(embedding), unit(several))
+        similarity = np.einsum('nd,cjd->ncj', embedding, several) if self.margins is None else cosine
+        winner = similarity.argmax(axis=2)
+        chosen = winner[:, :, None]
+        return (winner, np.take_along_axis(similarity, chosen, 2)[:, :, 0],
+                np.clip(np.take_along_axis(cosine, chosen, 2)[:, :, 0], -1.0, 1.0))
+
     def logits(self, embedding, label):
         """Logits (N, C), with margin, and d logit / d similarity (N, C)."""
         rows = np.arange(len(label))
+        _, similarity, cosine = self.nearest(embedding)
+        left_out = cosine > self.interclass_filter if self.interclass_filter else np.zeros(cosine.shape, bool)
+        left_out[rows, label] = False
         if self.margins is None:
-            logit = embedding @ self.centers.T + (0.0 if self.bias is None else self.bias)
-            return logit, np.ones_like(logit)
+            logit = similarity + (0.0 if self.bias is None else self.bias)
+            return np.where(left_out, -np.inf, logit), np.ones_like(logit)
         m1, m2, m3 = self.margins
-        cosine = np.clip(unit(embedding) @ unit(self.centers).T, -1.0, 1.0)
         logit, slope = self.scale * cosine, np.full(cosine.shape, self.scale)
         theta = np.arccos(cosine[rows, label])
         angle = m1 * theta + m2
         logit[rows, label] = self.scale * (psi(angle) - m3)
         slope[rows, label] = self.scale * m1 * np.abs(np.sin(angle)) / np.maximum(np.sin(theta), 1e-12)
-        return logit, slope
+        return np.where(left_out, -np.inf, logit), slope
 
     def gradients(self, embedding, label):
-        """Mean loss, and its gradients for embedding (N, D), centers (C, D) and bias (C,)."""
+        """Mean loss, and its gradients for embedding (N, D), centers as they are and bias (C,)."""
         embedding = embedding.astype(np.float64)
         rows = np.arange(len(label))
         logit, slope = self.logits(embedding, label)
@@ -52,11 +67,18 @@ class DenseHead:
         d_logit = np.exp(logit - log_sum[:, None])
         d_logit[rows, label] -= 1.0
         d_similarity = d_logit / len(label) * slope
+        several = self.centers.reshape(len(self.centers), -1, self.centers.shape[-1])              # (C, J, D)
+        won = self.nearest(embedding)[0][:, :, None] == np.arange(several.shape[1])
+        d_each = d_similarity[:, :, None] * won                                                    # (N, C, J)
+
+        def both(x, w):
+            return np.einsum('ncj,cjd->nd', d_each, w), np.einsum('ncj,nd->cjd', d_each, x)
         if self.margins is None:
-            return loss, d_similarity @ self.centers, d_similarity.T @ embedding, d_similarity.sum(axis=0)
-        return (loss,
-                through_unit(d_similarity @ unit(self.centers), embedding),
-                through_unit(d_similarity.T @ unit(embedding), self.centers), None)
+            d_embedding, d_centers = both(embedding, several)
+            return loss, d_embedding, d_centers.reshape(self.centers.shape), d_similarity.sum(axis=0)
+        d_embedding, d_centers = both(unit(embedding), unit(several))
+        return (loss, through_unit(d_embedding, embedding),
+                through_unit(d_centers, several).reshape(self.centers.shape), None)
 
     def step(self, embedding, label, lr, momentum, wd):
         """One update of centers (and bias); returns loss and d_embedding."""
@@ -70,10 +92,10 @@ class DenseHead:
 
 
 def through_unit(d_unit, rows):
-    """Gradient for rows (N, D), given that for rows / |rows|."""
-    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    """Gradient for rows (..., D), given that for rows / |rows|."""
+    norm = np.linalg.norm(rows, axis=-1, keepdims=True)
     direction = unit(rows)
-    tangent = d_unit - (d_unit * direction).sum(axis=1, keepdims=True) * direction
+    tangent = d_unit - (d_unit * direction).sum(axis=-1, keepdims=True) * direction
     return np.divide(tangent, norm, out=np.zeros_like(tangent), where=norm > 0)
 
 

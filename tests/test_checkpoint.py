@@ -3,6 +3,7 @@ import os
 import numpy as np
 import pytest
 
+from common.class_rows import load_head_range
 from common.errors import UserError
 from common.mxnet_loader import mx
 from recognition import checkpoint
@@ -53,7 +54,7 @@ def test_another_number_of_shards_reads_the_head(saved, num_devices):
     checkpoint.load_head(checkpoint.head_folder(prefix, 1), other.head)
     np.testing.assert_array_equal(centers(other), centers(module))
     for name in ('centers', 'momentum'):
-        rows = checkpoint.load_head_range(checkpoint.head_folder(prefix, 1), name, 3, 20)
+        rows = load_head_range(checkpoint.head_folder(prefix, 1), name, 3, 20)
         assert rows.shape == (17, EMBEDDING) and rows.any()
 
 
@@ -66,11 +67,49 @@ def test_the_head_is_plain_numpy_files_by_class_range(saved):
     np.testing.assert_array_equal(first, centers(module)[:12])
 
 
+@pytest.mark.parametrize('num_devices', [1, 3])
+def test_sub_centers_are_saved_by_class(tmp_path, num_devices):
+    module, prefix = tiny_module(2, sub_centers=3), str(tmp_path / 'model')
+    curve(module, 3)
+    checkpoint.save_head(prefix, 1, module.head)
+    folder, other = checkpoint.head_folder(prefix, 1), tiny_module(num_devices, seed=9, sub_centers=3)
+    for name in ('centers', 'momentum'):
+        rows = load_head_range(folder, name, 0, NUM_CLASSES)
+        assert rows.shape == (NUM_CLASSES, 3, EMBEDDING)
+        np.testing.assert_array_equal(rows, by_class(module, name))
+        assert (by_class(other, name) != rows).any()
+    np.testing.assert_array_equal(rows[1, 2], module.head.shards[0].blocks[0].momentum[2 * 4 + 1].asnumpy())
+    checkpoint.load_head(folder, other.head)
+    for name in ('centers', 'momentum'):
+        np.testing.assert_array_equal(by_class(other, name), by_class(module, name))
+
+
+def by_class(module, name):
+    return np.concatenate([block.rows(name) for shard in module.head.shards for block in shard.blocks])
+
+
+@pytest.mark.parametrize('saved_count, count', [(1, 3), (3, 1), (3, 2)])
+def test_another_number_of_sub_centers_is_refused(tmp_path, saved_count, count):
+    checkpoint.save_head(str(tmp_path / 'model'), 1, tiny_module(sub_centers=saved_count).head)
+    message = 'saved with %d sub-centers per class, this training has %d: set sub_centers = %d'
+    with pytest.raises(UserError, match=message % (saved_count, count, saved_count)):
+        checkpoint.load_head(tmp_path / 'model-0001.head', tiny_module(sub_centers=count).head)
+
+
+def test_another_embedding_size_is_refused(tmp_path):
+    checkpoint.save_head(str(tmp_path / 'model'), 1, tiny_module(sub_centers=2).head)
+    folder = tmp_path / 'model-0001.head'
+    for path in list(folder.iterdir()):
+        np.save(str(path), np.load(str(path))[:, :, :7])
+    with pytest.raises(UserError, match='another embedding size'):
+        checkpoint.load_head(folder, tiny_module(sub_centers=2).head)
+
+
 def test_a_missing_range_is_named(saved):
     folder = checkpoint.head_folder(saved[0], 1)
     (folder / 'centers-000000012-000000023.npy').unlink()
     with pytest.raises(UserError, match='no centers of class 12'):
-        checkpoint.load_head_range(folder, 'centers', 0, NUM_CLASSES)
+        load_head_range(folder, 'centers', 0, NUM_CLASSES)
 
 
 def test_pretrained_takes_what_fits(saved, caplog):

@@ -18,24 +18,24 @@ SOLVER = (0.1, 0.9, 5e-4)     # lr, momentum, wd
 
 
 def build(loss, num_classes, num_shards, keep_logits=True, block_size=7, with_bias=None, seed=3, scale=64.0,
-          sample_ratio=1.0):
+          sample_ratio=1.0, **options):
     margins = LOSSES[loss]
     return Head.initial(num_classes, D, [mx.cpu(device) for device in range(num_shards)],
                         None if margins is None else Margin(*margins, scale=scale), seed, LocalCollective(),
                         block_size=block_size, keep_logits=keep_logits, sample_ratio=sample_ratio,
-                        with_bias=margins is None if with_bias is None else with_bias)
+                        with_bias=margins is None if with_bias is None else with_bias, **options)
 
 
 def whole(head, name):
-    """One kind of array of all blocks, float64."""
-    parts = [block.arrays()[name].asnumpy() for shard in head.shards for block in shard.blocks]
+    """One kind of array of all blocks by class, float64."""
+    parts = [block.rows(name) for shard in head.shards for block in shard.blocks]
     return np.concatenate(parts).astype(np.float64)
 
 
-def dense(head, loss, scale=64.0):
+def dense(head, loss, scale=64.0, interclass_filter=0.0):
     """The float64 twin in the head's present state."""
     twin = DenseHead(whole(head, 'centers'), LOSSES[loss], scale,
-                     whole(head, 'bias') if 'bias' in head.shards[0].blocks[0].arrays() else None)
+                     whole(head, 'bias') if 'bias' in head.shards[0].blocks[0].arrays() else None, interclass_filter)
     twin.momentum = whole(head, 'momentum')
     if twin.bias is not None:
         twin.bias_momentum = whole(head, 'bias_momentum')
@@ -47,13 +47,13 @@ def assert_close(ours, truth, tolerance=1e-5):
     assert np.abs(ours - truth).max() <= tolerance * np.abs(truth).max()
 
 
-def check_step(head, loss, embedding, labels):
+def check_step(head, loss, embedding, labels, interclass_filter=0.0):
     """One step of ours beside one of the twin, from the same state.
 
     1e-5 while the loss is at least 1. Below that, 1 - probability is a small difference of float32 numbers
     and no float32 head, however written, can hold more of it.
     """
-    twin = dense(head, loss)
+    twin = dense(head, loss, interclass_filter=interclass_filter)
     statistics, d_embedding = head.forward_backward(mx.nd.array(embedding), labels, SOLVER, measure=True)
     expected_loss, expected_gradient = twin.step(embedding, labels, *SOLVER)
     tolerance = 1e-5 / min(1.0, expected_loss)
@@ -264,23 +264,27 @@ def test_a_sampled_step_is_the_dense_step_on_the_picked_classes(loss, ratio, kee
     rng = np.random.RandomState(8)
     head = build(loss, 60, 3, keep_logits, sample_ratio=ratio)
     for num_update in range(1, 4):
-        embedding, labels = random_batch(rng, 10, 60)
-        picked, before = picked_classes(head, labels, num_update), dense(head, loss)
-        twin = DenseHead(before.centers[picked], LOSSES[loss], 64.0,
-                         None if before.bias is None else before.bias[picked])
-        twin.momentum = before.momentum[picked]
-        if twin.bias is not None:
-            twin.bias_momentum = before.bias_momentum[picked]
-        expected_loss, expected_gradient = twin.step(embedding, np.searchsorted(picked, labels), *SOLVER)
-        statistics, d_embedding = head.forward_backward(mx.nd.array(embedding), labels, SOLVER, True, num_update)
-        tolerance = 1e-5 / min(1.0, expected_loss)
-        assert_close(statistics.loss().asnumpy(), np.array([expected_loss]), tolerance)
-        assert_close(d_embedding.asnumpy(), expected_gradient, tolerance)
-        untouched = np.setdiff1d(np.arange(60), picked)
-        for name in head.shards[0].blocks[0].arrays():
-            after = whole(head, name)
-            assert_close(after[picked], getattr(twin, name), tolerance)
-            np.testing.assert_array_equal(after[untouched], getattr(before, name)[untouched])
+        check_sampled_step(head, loss, *random_batch(rng, 10, 60), num_update)
+
+
+def check_sampled_step(head, loss, embedding, labels, num_update, interclass_filter=0.0):
+    """One step of ours beside one of the twin that knows the picked classes only."""
+    picked, before = picked_classes(head, labels, num_update), dense(head, loss)
+    twin = DenseHead(before.centers[picked], LOSSES[loss], 64.0,
+                     None if before.bias is None else before.bias[picked], interclass_filter)
+    twin.momentum = before.momentum[picked]
+    if twin.bias is not None:
+        twin.bias_momentum = before.bias_momentum[picked]
+    expected_loss, expected_gradient = twin.step(embedding, np.searchsorted(picked, labels), *SOLVER)
+    statistics, d_embedding = head.forward_backward(mx.nd.array(embedding), labels, SOLVER, True, num_update)
+    tolerance = 1e-5 / min(1.0, expected_loss)
+    assert_close(statistics.loss().asnumpy(), np.array([expected_loss]), tolerance)
+    assert_close(d_embedding.asnumpy(), expected_gradient, tolerance)
+    untouched = np.setdiff1d(np.arange(head.num_classes), picked)
+    for name in head.shards[0].blocks[0].arrays():
+        after = whole(head, name)
+        assert_close(after[picked], getattr(twin, name), tolerance)
+        np.testing.assert_array_equal(after[untouched], getattr(before, name)[untouched])
 
 
 def test_the_whole_sample_is_the_full_head_bit_by_bit():
