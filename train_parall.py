@@ -13,10 +13,10 @@ import time
 import config
 from common.command import run_tool
 from common.errors import UsageError, UserError
-from common.face_record import read_property
 from common.files import replacing
+from common.label_table import write_label_table
 from common.logs import log_to_file
-from common.sequential_set import find_parts
+from recognition.dataset import find_dataset
 from recognition.devices import contexts, num_cpu_devices, parse_devices
 from recognition.settings import SETTINGS, changed, checked, complete, preset, suggestion
 
@@ -30,7 +30,6 @@ GROUPS = {
     'results': 'models_root extra_model_name ckpt ckpt_every keep resume',
 }
 KINDS = 'network', 'dataset', 'loss'      # of presets, in the order of their layers
-DEMO = 'demo'
 
 
 def make_parser():
@@ -118,40 +117,6 @@ def check_models_root(models_root):
                         % (os.path.abspath(models_root), folder))
 
 
-def find_dataset(cfg):
-    """Fill in dataset_path (absolute), num_classes and image_shape. UserError lists missing files.
-
-    The demo set is made on first use. num_classes stays None if nothing states it: the reader then counts.
-    """
-    if not cfg.dataset_path:
-        raise UsageError('dataset %s has no dataset_path: give --dataset-path' % cfg.dataset)
-    cfg.dataset_path = os.path.abspath(os.path.expanduser(cfg.dataset_path))
-    if cfg.dataset == DEMO:
-        from common.demo_set import ensure_demo_set
-        ensure_demo_set(cfg.dataset_path)
-    path_imgrec, path_index = (os.path.join(cfg.dataset_path, name) for name in ('train.rec', 'train.idx'))
-    needed = find_parts(path_imgrec) if cfg.is_shuffled_rec else [path_imgrec, path_index]
-    missing = [path for path in needed if not os.path.isfile(path)]
-    if missing:
-        raise UserError('missing: %s (relative paths start at the working directory %s)'
-                        % (', '.join(missing), os.getcwd()))
-    take_property(cfg, read_property(cfg.dataset_path))
-
-
-def take_property(cfg, found):
-    """Take num_classes and image_shape from a set's Property. UsageError with both numbers if config.py says else."""
-    if found is None:
-        cfg.image_shape = cfg.image_shape or [112, 112, 3]
-        log.info('%s has no file property: images are taken as %dx%d', cfg.dataset_path, *cfg.image_shape[:2])
-        return
-    stated = {'num_classes': found.num_classes, 'image_shape': [found.height, found.width, 3]}
-    for name, value in stated.items():
-        if cfg[name] is not None and cfg[name] != value:
-            raise UsageError('%s is %s in the configuration, but %s in %s'
-                             % (name, cfg[name], value, os.path.join(cfg.dataset_path, 'property')))
-        cfg[name] = value
-
-
 def prefix_of(cfg):
     """Absolute PREFIX of everything a run writes: models_root/network-loss-dataset[-extra]/model."""
     parts = [cfg.network, cfg.loss, cfg.dataset] + ([cfg.extra_model_name] if cfg.extra_model_name else [])
@@ -193,6 +158,8 @@ def train(cfg, request):
     log_to_file('%s.log' % prefix)
     trainer = build_trainer(cfg, get_backbone, contexts(request), prefix, began)
     save_config(cfg, prefix)
+    if len(trainer.train_iter.label_table) > 1:
+        write_label_table('%s-labels.tsv' % prefix, trainer.train_iter.label_table)
     trainer.fit()
     return trainer.stop.exit_code
 

@@ -124,6 +124,8 @@ def is_metadata(record_file, offsets):
 class FaceSet:
     """An opened indexed set: where its images are. Positions 0 ... num_images - 1 follow the keys."""
 
+    is_whole = True                                            # the place of every image is known
+
     def __init__(self, record_file, path_index, keys, offsets, num_metadata):
         """keys, offsets: (n,) of the images only, sorted by key."""
         self.record_file, self.path_index = record_file, path_index

@@ -20,6 +20,7 @@ from common.command import parse_size, require_range, run_tool, tool_parser
 from common.errors import UsageError, UserError
 from common.face_record import FLOAT32, SPLIT, SPLIT24, Property, physical_memory, write_property
 from common.files import replacing
+from common.label_table import SetLabels, refuse_repeated, write_label_table
 from common.progress import Progress
 from common.record_source import DROP, REFUSE, Source, warn_about_index
 from common.sequential_set import RECORDS, SHUFFLED
@@ -60,13 +61,10 @@ def check_arguments(args):
     require_range(args.seed, '--seed', 0, (1 << 63) - 1)
     require_range(args.memory, '--memory', MIN_MEMORY, 1 << 30)
     require_range(args.parts, '--parts', 1, 99999)
-    output, places = os.path.realpath(args.output), []
-    for given in args.input:
-        place = os.path.realpath(given)
-        place = os.path.dirname(place) if place.endswith('.rec') else place
-        if place in places:
-            raise UsageError('--input names %s twice' % place)
-        places.append(place)
+    output, places = os.path.realpath(args.output), [os.path.realpath(given) for given in args.input]
+    places = [os.path.dirname(place) if place.endswith('.rec') else place for place in places]
+    refuse_repeated(places, '--input')
+    for place in places:
         for flag, folder in ('--output', output), ('--tmp', os.path.realpath(args.tmp or args.output)):
             if inside(folder, place) or (flag == '--output' and inside(place, folder)):
                 raise UsageError('%s %s and --input %s must not be the same folder, nor one inside the other'
@@ -180,17 +178,13 @@ class Conversion:
         extra.update({'label_format': form} if form != FLOAT32 else {})
         write_property(folder, Property(self.num_classes, *self.size, extra=extra))
         if len(self.sources) > 1:
-            with replacing(os.path.join(folder, 'labels.tsv')) as partial:
-                partial.write_text(''.join('%s\n' % '\t'.join(row) for row in self._label_table()), encoding='utf-8')
+            write_label_table(os.path.join(folder, 'labels.tsv'), [
+                SetLabels(source.folder, first, source.num_classes, source.num_images)
+                for first, source in zip(self.first_labels, self.sources)])
         dropped = [entry for source in self.sources for entry in source.dropped]
         if dropped:
             with replacing(os.path.join(folder, 'dropped.tsv')) as partial:
                 partial.write_text(''.join('%s\t%d\t%s\n' % entry for entry in dropped), encoding='utf-8')
-
-    def _label_table(self):
-        yield 'input', 'first label', 'classes', 'images'
-        for first, source in zip(self.first_labels, self.sources):
-            yield source.folder, str(first), str(source.num_classes), str(source.num_images)
 
     def _report(self, count):
         for first, source in zip(self.first_labels, self.sources):

@@ -10,7 +10,6 @@ import os
 import numpy as np
 
 from common.errors import UserError
-from common.face_record import class_in_range
 from common.images import CorruptImage, decode_bgr, to_planes
 from common.mxnet_loader import mx
 from common.recordio import unpack
@@ -27,14 +26,15 @@ NAMED_RECORDS = 10                   # in an error message
 class RecordDecoder:
     """What is done with one record. Holds settings only: any number of threads may use it."""
 
-    def __init__(self, size, num_classes, label_format, augment):
-        """size: (h, w) of the images; augment: recognition.augment.Augment."""
-        self.size, self.num_classes, self.label_format, self.augment = size, num_classes, label_format, augment
+    def __init__(self, size, classes, augment):
+        """size: (h, w) of the images; classes: SetClasses of each set; augment: recognition.augment.Augment."""
+        self.size, self.classes, self.augment = size, classes, augment
 
-    def decode(self, payload, draws, out):
-        """Fill out (3, h, w) uint8 with the image and return its class; draws: the row for Augment.
+    def decode(self, payload, source, draws, out):
+        """Fill out (3, h, w) uint8 with the image and return its label; draws: the row for Augment.
 
-        CorruptImage if the image cannot be used, ValueError if it can but its label is not in [0, num_classes).
+        source: number of its set. CorruptImage if the image cannot be used, ValueError if it can but its label is
+        none of the classes of its set.
         """
         try:
             header, encoded = unpack(payload)
@@ -44,7 +44,7 @@ class RecordDecoder:
             raise CorruptImage('two numbers and no image: a metadata record')
         image = decode_bgr(encoded, self.size)                 # first: a record of garbage has a garbage label, too
         to_planes(self.augment.apply(image, draws), out)
-        return class_in_range(header, self.num_classes, self.label_format)
+        return self.classes[source].label(header)
 
 
 class CorruptRecords:
@@ -91,14 +91,14 @@ class Batch:
         """One task of the pool."""
         for row in range(start, stop):
             try:
-                self.decode_row(decoder, row, self.records.payload(row))
+                self.decode_row(decoder, row, self.records.payload(row), self.records.source(row))
             except CorruptImage as error:
                 self.corrupt.append((row, str(error)))
             except ValueError as error:
                 raise UserError('%s (%s)' % (error, self.records.name(row))) from None
 
-    def decode_row(self, decoder, row, payload):
-        self._labels[row] = decoder.decode(payload, self.draws[row], self._images[row])
+    def decode_row(self, decoder, row, payload, source):
+        self._labels[row] = decoder.decode(payload, source, self.draws[row], self._images[row])
 
 
 class BatchDecoder:
@@ -118,7 +118,8 @@ class BatchDecoder:
     def begin(self, records, draws):
         """Start decoding one batch.
 
-        records: an object with a length, payload(row), called from the pool's threads, and name(row) for messages.
+        records: an object with a length, payload(row) and source(row), the number of the set that the row is of,
+        both called from the pool's threads, and name(row) for messages.
         draws: (B, NUM_DRAWS) for Augment.
         """
         batch = Batch(records, draws, self.decoder.size)
@@ -131,8 +132,8 @@ class BatchDecoder:
     def take(self, next_spare):
         """Wait for the oldest batch: MXNet arrays images (B, 3, h, w) uint8, labels (B,) int64.
 
-        Corrupt images are replaced, in order of their rows, by next_spare() -> (payload, name). An error in a task
-        is raised here, at once and every time.
+        Corrupt images are replaced, in order of their rows, by next_spare() -> (payload, source, name). An error in
+        a task is raised here, at once and every time.
         """
         batch = self._batches[0]
         wait_for(batch.tasks)
@@ -144,9 +145,9 @@ class BatchDecoder:
 
     def _replace(self, batch, row, next_spare):
         while True:
-            payload, name = next_spare()
+            payload, source, name = next_spare()
             try:
-                return batch.decode_row(self.decoder, row, payload)
+                return batch.decode_row(self.decoder, row, payload, source)
             except CorruptImage as error:
                 self.corrupt.add(name, str(error))
             except ValueError as error:

@@ -1,15 +1,13 @@
 """What readers of training images have in common: batches, epochs, resuming, time spent waiting."""
 import logging
-import os
 import time
 
 import numpy as np
 
 from common.errors import UsageError, UserError
-from common.face_labels import check_labels, infer_num_classes
-from common.face_record import FLOAT32, max_classes, read_property
 from common.mxnet_loader import mx
 from recognition.batch_decoder import BatchDecoder, CorruptRecords, RecordDecoder
+from recognition.joined_sets import label_table
 
 log = logging.getLogger('shardface')
 
@@ -31,7 +29,7 @@ class FaceBatchIter(mx.io.DataIter):
     the epoch's end; reset() then begins the next epoch. A reader calls _start() when it knows its set, and has
         _begin_order(batch)   put the images of epoch self.epoch in order; `batch` is the first that is asked for
         _records(batch)       records of that batch for BatchDecoder; asked for one after the other
-        _spare(number)        (payload, name) of the image that stands in for the number-th corrupt one
+        _spare(number)        (payload, set, name) of the image that stands in for the number-th corrupt one
     """
 
     def __init__(self, batch_size, data_shape, seed, rank, world_size, threads):
@@ -44,19 +42,21 @@ class FaceBatchIter(mx.io.DataIter):
         self.provide_label = [mx.io.DataDesc('softmax_label', (batch_size,), 'int64')]
         self._rng = np.random.RandomState()
 
-    def _start(self, path, num_samples, classes, augment):
-        """Begin the first epoch. num_samples: images of an epoch, of all processes together; classes: of
-        check_classes. UserError if they do not make one batch.
+    def _start(self, classes, counts, num_samples, augment):
+        """Begin the first epoch. classes: of check_sets; counts: images of each set; num_samples: images of an
+        epoch, of all processes together. UserError if they do not make one batch.
         """
-        self.label_format, self.num_classes = classes
+        self.path = ', '.join(one.path for one in classes)
+        self.label_table = label_table(classes, counts)
+        self.num_classes = sum(one.num_classes for one in classes)
         self.num_samples, global_batch = num_samples, self.batch_size * self.world_size
         self.batches_per_epoch = num_samples // global_batch
         if self.batches_per_epoch == 0:
             raise UserError('%d images < global batch %d (%d per process x %d processes) in %s: lower per_batch_size'
-                            % (num_samples, global_batch, self.batch_size, self.world_size, path))
+                            % (num_samples, global_batch, self.batch_size, self.world_size, self.path))
         self._augment = augment
         self._corrupt = CorruptRecords(self.batches_per_epoch * self.batch_size)
-        decoder = RecordDecoder(self.provide_data[0].shape[2:], self.num_classes, self.label_format, augment)
+        decoder = RecordDecoder(self.provide_data[0].shape[2:], classes, augment)
         self._decoder = BatchDecoder(decoder, self._corrupt, self._threads)
         try:
             self._begin_epoch()
@@ -147,22 +147,3 @@ def _check_arguments(batch_size, data_shape, rank, world_size, threads):
         raise UsageError('rank %s of %s processes does not exist' % (rank, world_size))
     if threads is not None and threads < 1:
         raise UsageError('data_threads %s: at least one thread is needed' % threads)
-
-
-def check_classes(face_set, num_classes, is_whole=True):
-    """(label_format, num_classes) as property, argument and labels say. UserError if they contradict each other.
-
-    num_classes: None for what `property` or the labels say. is_whole: see check_labels.
-    """
-    folder = os.path.dirname(face_set.path)
-    found = read_property(folder)
-    label_format = found.label_format if found else FLOAT32
-    if found and num_classes and found.num_classes != num_classes:
-        raise UserError('num_classes is %d, but %s says %d' % (
-            num_classes, os.path.join(folder, 'property'), found.num_classes))
-    num_classes = num_classes or (found.num_classes if found else infer_num_classes(face_set, label_format))
-    if num_classes > max_classes(label_format):
-        raise UserError('%s: %d classes need labels of two numbers (label_format=split24 in property): float32 holds '
-                        'class ids up to 2**24 only' % (face_set.path, num_classes))
-    check_labels(face_set, num_classes, label_format, is_whole)
-    return label_format, num_classes

@@ -1,10 +1,12 @@
 """A checked configuration -> the parts of a training. Below this file nobody sees a configuration."""
+import filecmp
 import inspect
 import logging
 import math
 import os
 from types import SimpleNamespace
 
+from common.label_table import folders
 from common.verification import load_bin
 from recognition.backbone import Backbone
 from recognition.checkpoint import CheckpointRule, Checkpoints, take_pretrained
@@ -61,7 +63,8 @@ def build_trainer(cfg, get_backbone, contexts, prefix, began=None):
 def build_iter(cfg, num_devices):
     height, width, channels = cfg.image_shape
     options = SimpleNamespace(**dict(cfg, batch_size=cfg.per_batch_size * num_devices))
-    return get_face_image_iter(options, (channels, height, width), os.path.join(cfg.dataset_path, 'train.rec'))
+    paths = [os.path.join(folder, 'train.rec') for folder in folders(cfg.dataset_path)]
+    return get_face_image_iter(options, (channels, height, width), paths)
 
 
 def build_symbol(cfg, get_backbone, **training):
@@ -99,9 +102,18 @@ def build_head(cfg, embedding_size, contexts):
 
 
 def load_targets(cfg):
-    """The verification sets of val_targets that are there; the others are named in the log."""
-    paths = {name: os.path.join(cfg.dataset_path, name + '.bin') for name in cfg.val_targets}
-    missing = [path for path in paths.values() if not os.path.isfile(path)]
+    """The verification sets of val_targets that are there, in the first folder that has one; the others are named in
+    the log.
+    """
+    found, missing = [], []
+    for name in cfg.val_targets:
+        paths = [os.path.join(folder, name + '.bin') for folder in folders(cfg.dataset_path)]
+        there = [path for path in paths if os.path.isfile(path)]
+        found += there[:1]
+        missing += [] if there else paths
+        for path in there[1:]:
+            if not filecmp.cmp(there[0], path, shallow=False):
+                log.warning('%s and %s differ: verification is on the first', there[0], path)
     if missing:
         log.warning('no verification on %s: not there', ', '.join(missing))
-    return [load_bin(path) for path in paths.values() if path not in missing]
+    return [load_bin(path) for path in found]

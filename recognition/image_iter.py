@@ -1,4 +1,4 @@
-"""Training images of an indexed face set: records -> batches of uint8 images and int64 labels.
+"""Training images of indexed face sets: records -> batches of uint8 images and int64 labels.
 
 The order is a function of (seed, epoch). With B images per batch and process and R processes, global batch k of an
 epoch is part [k * B * R, (k + 1) * B * R) of one permutation of all images, and the process of rank r takes the
@@ -10,9 +10,9 @@ import logging
 import numpy as np
 
 from common.face_labels import images_of_large_classes
-from common.face_record import open_face_set
 from recognition.augment import Augment
-from recognition.batch_iter import ORDER, FaceBatchIter, check_classes, seeded
+from recognition.batch_iter import ORDER, FaceBatchIter, seeded
+from recognition.joined_sets import JoinedSets, check_sets
 from recognition.sequential_iter import get_sequential_face_iter
 
 log = logging.getLogger('shardface')
@@ -28,7 +28,8 @@ def get_face_image_iter(cfg, data_shape, path_imgrec):
 
     cfg: batch_size (per process), and, if it has them, num_classes, seed, rank, world_size, shuffle, data_threads,
     data_rand_mirror, data_cutoff, data_color, data_images_filter; is_shuffled_rec for a set that rec2shufrec made,
-    and then shuffle_chunk_size and record_reader. data_shape: (3, H, W).
+    and then shuffle_chunk_size and record_reader. data_shape: (3, H, W). path_imgrec: FOLDER/train.rec, or a list of
+    them, whose classes stay apart, see common.label_table.
     """
     sequential = getattr(cfg, 'is_shuffled_rec', False)
     names = _OPTIONS + (_SEQUENTIAL_OPTIONS if sequential else ())
@@ -73,53 +74,60 @@ class EpochOrder:
 class IndexedRecords:
     """The records of one batch, for BatchDecoder."""
 
-    def __init__(self, face_set, positions):
-        self._face_set, self._positions = face_set, positions
-        face_set.will_need(positions)
+    def __init__(self, face_sets, positions):
+        """face_sets: JoinedSets; positions: (B,)."""
+        face_sets.will_need(positions)
+        self._face_sets, self._positions = face_sets, positions.tolist()
 
     def __len__(self):
         return len(self._positions)
 
     def payload(self, row):
-        return self._face_set.read(self._positions[row])
+        return self._face_sets.read(self._positions[row])
+
+    def source(self, row):
+        return self._face_sets.source(self._positions[row])
 
     def name(self, row):
-        return self._face_set.name(self._positions[row])
+        return self._face_sets.name(self._positions[row])
 
 
 class FaceImageIter(FaceBatchIter):
-    """Batches of an indexed set."""
+    """Batches of one or several indexed sets."""
 
     def __init__(self, path_imgrec, batch_size, data_shape, num_classes=None, seed=0, rank=0, world_size=1,
                  shuffle=True, threads=None, rand_mirror=False, cutoff=0, color=0, images_filter=0):
-        """batch_size: images per batch of this process. num_classes: None for what `property` or the labels say.
+        """path_imgrec: of the .rec, or a list. batch_size: images per batch of this process. num_classes: of all sets;
+        None for what `property` or the labels say.
 
         rand_mirror, cutoff, color: see Augment. images_filter: classes with fewer images are left out.
         UserError before the first batch for files, index, labels or sizes that cannot work.
         """
         super().__init__(batch_size, data_shape, seed, rank, world_size, threads)
         self._shuffle = shuffle
-        self.face_set = open_face_set(path_imgrec)
+        self.face_sets = JoinedSets([path_imgrec] if isinstance(path_imgrec, str) else path_imgrec)
         try:
-            classes = check_classes(self.face_set, num_classes)
-            self._images = self._select(images_filter, classes[0])
-            num_samples = self.face_set.num_images if self._images is None else len(self._images)
-            self._start(self.face_set.path, num_samples, classes, Augment(rand_mirror, color, cutoff))
+            classes = check_sets(self.face_sets.face_sets, num_classes)
+            self._images = self._select(images_filter, classes)
+            num_samples = self.face_sets.num_images if self._images is None else len(self._images)
+            counts = [face_set.num_images for face_set in self.face_sets.face_sets]
+            self._start(classes, counts, num_samples, Augment(rand_mirror, color, cutoff))
         except BaseException:
-            self.face_set.close()
+            self.face_sets.close()
             raise
         self._log_summary()
 
-    def _select(self, images_filter, label_format):
+    def _select(self, images_filter, classes):
         """(num_samples,) positions of the images to train on; None for all."""
         if images_filter < 2:
             return None
-        return images_of_large_classes(self.face_set, images_filter, label_format)
+        return self.face_sets.select(lambda face_set, number: images_of_large_classes(
+            face_set, images_filter, classes[number].label_format))
 
     def _log_summary(self):
         log.info('%s: %d images, %d classes, %d metadata records (%s layout); %d batches of %d per epoch, seed %d, '
-                 '%d decoding threads', self.face_set.path, self.face_set.num_images, self.num_classes,
-                 self.face_set.num_metadata, self.face_set.layout, self.batches_per_epoch, self.batch_size,
+                 '%d decoding threads', self.path, self.face_sets.num_images, self.num_classes,
+                 self.face_sets.num_metadata, self.face_sets.layout, self.batches_per_epoch, self.batch_size,
                  self.seed, self._decoder.num_threads)
 
     def _begin_order(self, batch):
@@ -133,11 +141,11 @@ class FaceImageIter(FaceBatchIter):
         return order if self._images is None else self._images[order]
 
     def _records(self, batch):
-        return IndexedRecords(self.face_set, self._order.batch(batch))
+        return IndexedRecords(self.face_sets, self._order.batch(batch))
 
     def _spare(self, number):
-        position = self._order.spare(number)
-        return self.face_set.read(position), self.face_set.name(position)
+        position = int(self._order.spare(number))
+        return self.face_sets.read(position), self.face_sets.source(position), self.face_sets.name(position)
 
     def _look_at(self, labels):
         if self._taken > 1:
@@ -150,4 +158,4 @@ class FaceImageIter(FaceBatchIter):
 
     def close(self):
         super().close()
-        self.face_set.close()
+        self.face_sets.close()

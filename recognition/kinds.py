@@ -83,6 +83,13 @@ def text(pattern='.*', expects='a text'):
     return Kind(read, expects)
 
 
+def or_texts(kind):
+    """Also a list of such texts."""
+    def read(value):
+        return list(map(kind.read, value)) if isinstance(value, (list, tuple)) else kind.read(value)
+    return Kind(read, '%s or a list of them' % kind.expects)
+
+
 def wholes(low, example, count=None, ascending=False):
     """A list of whole numbers, from a list or a text such as "2,4", "[2, 4]", "2 4" or ""."""
     def read(value):

@@ -1,9 +1,10 @@
-"""Training images of a shuffled set without an index: read front to back, shuffled again in memory.
+"""Training images of shuffled sets without an index: read front to back, shuffled again in memory.
 
 The order is a function of (seed, epoch, rank); see shuffle_buffer. Of the n images of an epoch, the process of
 rank r sees those of its part; with B images per batch and R processes all of them take
 floor(n / (B * R)) batches. What is left over, others in every epoch, stands in for corrupt images.
 """
+import contextlib
 import logging
 
 import numpy as np
@@ -12,7 +13,8 @@ from common.errors import UsageError
 from common.face_labels import images_of_large_classes
 from common.sequential_set import open_sequential_set
 from recognition.augment import Augment
-from recognition.batch_iter import FaceBatchIter, check_classes
+from recognition.batch_iter import FaceBatchIter
+from recognition.joined_sets import JoinedChunks, check_sets
 from recognition.mixing import MixtureMeter, is_sorted, measure_stored_order
 from recognition.shuffle_buffer import ChunkTable, EpochPlan, RecordStream
 
@@ -29,6 +31,22 @@ def get_sequential_face_iter(path_imgrec, record_reader='threaded', **options):
     return SequentialFaceIter(path_imgrec, **options)
 
 
+def _select(found, images_filter, label_format):
+    """(n,) bool: which images to train on; None for all."""
+    if images_filter < 2:
+        return None
+    kept = np.zeros(found.num_records, bool)
+    kept[images_of_large_classes(found, images_filter, label_format)] = True
+    return kept
+
+
+def _warn_if_sorted(table, classes):
+    stored = measure_stored_order(table, classes.label_format)
+    if is_sorted(stored):
+        log.warning('%s: %.0f %% of neighbouring records have the same label: the set is sorted by label, which trains '
+                    'badly; convert it with common/rec2shufrec.py', classes.path, 100 * stored.repeats)
+
+
 class StreamedRecords:
     """The records of one batch, for BatchDecoder."""
 
@@ -43,13 +61,17 @@ class StreamedRecords:
         window, number = self._rows[row]
         return window.payload(number)
 
+    def source(self, row):
+        window, number = self._rows[row]
+        return window.source(number)
+
     def name(self, row):
         window, number = self._rows[row]
         return window.name(number)
 
 
 class SequentialFaceIter(FaceBatchIter):
-    """Batches of a shuffled set."""
+    """Batches of one or several shuffled sets."""
 
     def __init__(self, path_imgrec, batch_size, data_shape, num_classes=None, seed=0, rank=0, world_size=1,
                  shuffle=True, threads=None, rand_mirror=False, cutoff=0, color=0, images_filter=0,
@@ -64,31 +86,27 @@ class SequentialFaceIter(FaceBatchIter):
             raise UsageError('shuffle_chunk_size %s: at least 1 (MB) is needed' % shuffle_chunk_size)
         self._shuffle, self._buffer_size = shuffle, shuffle_chunk_size * MEGABYTE
         self._stream, self._next, self._meter = None, None, MixtureMeter()
-        with open_sequential_set(path_imgrec, whole=images_filter > 1) as found:
-            classes = check_classes(found, num_classes, found.is_whole)
-            kept = self._select(found, images_filter, classes[0])
-            self._table, self.path = ChunkTable(found, kept, self._buffer_size), found.path
-        self._warn_if_sorted(classes[0])
-        self._start(self.path, int(self._table.counts.sum()), classes, Augment(rand_mirror, color, cutoff))
+        paths = [path_imgrec] if isinstance(path_imgrec, str) else path_imgrec
+        with contextlib.ExitStack() as stack:
+            found = [stack.enter_context(open_sequential_set(path, images_filter > 1)) for path in paths]
+            classes = check_sets(found, num_classes)
+            counts = [face_set.num_records for face_set in found]
+            tables = self._cut(found, classes, images_filter)
+        for table, one in zip(tables, classes):
+            _warn_if_sorted(table, one)
+        self._table = JoinedChunks(tables)
+        self._start(classes, counts, int(self._table.counts.sum()), Augment(rand_mirror, color, cutoff))
         log.info('%s: %d images, %d classes, read front to back in %d chunks and shuffled in %d MB; %d batches of %d '
                  'per epoch, seed %d, %d decoding threads', self.path, self.num_samples, self.num_classes,
                  len(self._table), shuffle_chunk_size, self.batches_per_epoch, batch_size, seed,
                  self._decoder.num_threads)
 
-    @staticmethod
-    def _select(found, images_filter, label_format):
-        """(n,) bool: which images to train on; None for all."""
-        if images_filter < 2:
-            return None
-        kept = np.zeros(found.num_records, bool)
-        kept[images_of_large_classes(found, images_filter, label_format)] = True
-        return kept
-
-    def _warn_if_sorted(self, label_format):
-        stored = measure_stored_order(self._table, label_format)
-        if is_sorted(stored):
-            log.warning('%s: %.0f %% of neighbouring records have the same label: the set is sorted by label, which '
-                        'trains badly; convert it with common/rec2shufrec.py', self.path, 100 * stored.repeats)
+    def _cut(self, found, classes, images_filter):
+        """ChunkTable of each set, all of about the same number of chunks: each has its share of the buffer."""
+        sizes = [face_set.record_file.size for face_set in found]
+        return [ChunkTable(face_set, _select(face_set, images_filter, one.label_format),
+                           self._buffer_size * size // sum(sizes))
+                for face_set, one, size in zip(found, classes, sizes)]
 
     def _begin_order(self, batch):
         plan = self._plan(self.epoch)
@@ -120,7 +138,8 @@ class SequentialFaceIter(FaceBatchIter):
         """
         again = min(self._corrupt.limit, MAX_SPARES, self.batches_per_epoch * self.batch_size)
         rows = self._stream.take(left_over + again)
-        self._spare_images = [(bytes(window.payload(row)), window.name(row)) for window, row in rows]
+        self._spare_images = [(bytes(window.payload(row)), window.source(row), window.name(row))
+                              for window, row in rows]
         self._stream.put_back(rows[left_over:])
 
     def _spare(self, number):

@@ -11,7 +11,19 @@ from collections import namedtuple
 from easydict import EasyDict
 
 from common.errors import UsageError
-from recognition.kinds import names, one_of, or_none, or_word, real, steps_or_minutes, switch, text, whole, wholes
+from recognition.kinds import (
+    names,
+    one_of,
+    or_none,
+    or_texts,
+    or_word,
+    real,
+    steps_or_minutes,
+    switch,
+    text,
+    whole,
+    wholes,
+)
 
 log = logging.getLogger('shardface')
 
@@ -24,9 +36,9 @@ SETTINGS = {
     'network': Setting('r100', preset_name, 'preset of the network'),
     'dataset': Setting('emore', preset_name, 'preset of the data set'),
     'loss': Setting('arcface', preset_name, 'preset of the loss'),
-    'dataset_path': Setting('', text(),
-                            'folder with train.rec, train.idx and property; a relative path starts at the '
-                            'working directory'),
+    'dataset_path': Setting('', or_texts(text(expects='a folder')),
+                            'folder with train.rec, train.idx and property, or several: A,B; a relative path starts '
+                            'at the working directory'),
     'num_classes': Setting(None, or_none(whole(1)),
                            'identities of the set; None: what its property file says'),
     'image_shape': Setting(None, or_none(wholes(1, '112,112,3', count=3)),

@@ -87,13 +87,13 @@ class EpochPlan:
     """What a process reads in an epoch: a list of windows, each a list of pieces (chunk, skip, take)."""
 
     def __init__(self, table, buffer_size, key, rank, world_size, shuffle):
-        """key: (seed, epoch). skip, take: of the kept records of the chunk, in the order of the file."""
+        """table: JoinedChunks; key: (seed, epoch). skip, take: of the kept records of a chunk, in the file's order."""
         order, first = np.arange(len(table)), 0
         total = int(table.counts.sum())
         self._key, self._rank = key, rank if shuffle else None
         if shuffle:
             rng = seeded(np.random.RandomState(), *key, ORDER)
-            rng.shuffle(order)
+            order = table.shuffled(rng)
             first = int(rng.randint(total, dtype=np.int64))
         start, stop = total * rank // world_size, total * (rank + 1) // world_size
         pieces = _arc(order, table.counts[order], first + start, first + stop)
@@ -136,13 +136,14 @@ class Window:
 
     def __init__(self, table, pieces, order, stopped):
         """stopped: threading.Event; once it is set, reading ends with CancelledError."""
-        self._views, self._paths, parts = [], [], []
+        self._views, self._paths, self._sources, parts = [], [], [], []
         for number, (chunk, skip, take) in enumerate(pieces):
             if stopped.is_set():
                 raise concurrent.futures.CancelledError()
             view, offsets, numbers = table.read(chunk)
             self._views.append(view)
             self._paths.append(table.path(chunk))
+            self._sources.append(table.source(chunk))
             rows = slice(skip, skip + take)
             parts.append((np.full(take, number), offsets[rows], numbers[rows]))
         self._view_of, self._offsets, self._numbers = (np.concatenate(part)[order].tolist() for part in zip(*parts))
@@ -150,6 +151,10 @@ class Window:
     def payload(self, row):
         """Payload of a record; keeps the memory of its chunk alive."""
         return self._views[self._view_of[row]].read(self._offsets[row])
+
+    def source(self, row):
+        """Number of the set that a record is in."""
+        return self._sources[self._view_of[row]]
 
     def name(self, row):
         """What to call a record in a message."""

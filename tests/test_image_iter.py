@@ -210,7 +210,7 @@ def test_a_wrong_label_stops_at_once(tmp_path, open_iter, monkeypatch):
     path = plain_set(tmp_path, [0, 1, 2, 0, 1, 2, 4, 0, 1], first_key=15)
     with pytest.raises(UserError, match=r'label 4 outside \[0, 3\) \(record 21 of %s\)' % path):
         open_iter(path, 3, num_classes=3)
-    monkeypatch.setattr('recognition.batch_iter.check_labels', lambda *args: None)
+    monkeypatch.setattr('recognition.joined_sets.check_labels', lambda *args: None)
     images = open_iter(path, 3, num_classes=3)
     for _ in range(2):
         with pytest.raises(UserError, match=r'label 4 outside \[0, 3\) \(record 21 of %s\)' % path):
@@ -218,7 +218,7 @@ def test_a_wrong_label_stops_at_once(tmp_path, open_iter, monkeypatch):
 
 
 def test_a_wrong_label_among_the_spares(tmp_path, open_iter, monkeypatch):
-    monkeypatch.setattr('recognition.batch_iter.check_labels', lambda *args: None)
+    monkeypatch.setattr('recognition.joined_sets.check_labels', lambda *args: None)
     path = plain_set(tmp_path, [0, 1, 0, 1, 9], images={2: b''})
     images = open_iter(path, 4, num_classes=2, shuffle=False)
     with pytest.raises(UserError, match='label 9 outside .*record 4 of'):
@@ -231,7 +231,7 @@ def test_a_reader_error_reaches_next(tmp_path, open_iter, monkeypatch):
     path = numbered_set(tmp_path, 30)
     edit_index(path, lambda pairs: [(key, offset + 4 * (key == 11)) for key, offset in pairs])
     write_property(str(tmp_path), Property(30, 112, 112))
-    monkeypatch.setattr('recognition.batch_iter.check_labels', lambda *args: None)
+    monkeypatch.setattr('recognition.joined_sets.check_labels', lambda *args: None)
     images = open_iter(path, 6)
     start = time.monotonic()
     with pytest.raises(UserError, match='no record at offset.*key 11 of .*train.idx'):

@@ -9,10 +9,10 @@ from easydict import EasyDict
 from common.errors import UserError
 from common.recordio import pack
 from common.sequential_set import open_sequential_set, part_path
+from recognition.dataset import find_dataset
 from recognition.sequential_iter import SequentialFaceIter
 from tests.make_sets import cut, identity_set, plain_set, write_set
 from tests.make_shuffled import in_parts, sequential_set, write_chunk_index
-from train_parall import find_dataset
 
 SHAPE = (3, 112, 112)
 
