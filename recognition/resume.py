@@ -3,6 +3,7 @@ import json
 import logging
 
 from common.errors import UserError
+from common.label_table import folders
 from recognition.training_state import restore_state
 
 log = logging.getLogger('shardface')
@@ -27,11 +28,20 @@ def check_same_training(found, cfg):
     """UserError with both values if a state, of StateFolder.find, is of another network, loss or number of classes."""
     path, manifest = found
     different = differences(manifest['config'], cfg)
+    check_order_of_sets(path, different)
     wrong = [name for name in FIXED if name in different]
     if wrong:
         raise UserError('cannot resume %s: %s; give the same values, or leave out --resume and choose another '
                         '--extra-model-name' % (path, ', '.join('%s is %s there and %s now' % (
                             name, *different[name]) for name in wrong)))
+
+
+def check_order_of_sets(path, different):
+    """UserError if the same sets come in another order: their labels would mean other classes."""
+    before, now = map(folders, different.get('dataset_path', ([], [])))
+    if before != now and sorted(before) == sorted(now):
+        raise UserError('cannot resume %s: dataset_path was %s there and is %s now, and the order decides which labels '
+                        'belong to which set; give the same order' % (path, ','.join(before), ','.join(now)))
 
 
 def resume(trainer, found, cfg):

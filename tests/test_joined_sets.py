@@ -21,6 +21,7 @@ from recognition.shuffle_buffer import EpochPlan
 from tests.make_sets import identity_set, jpeg, plain_set, write_set
 from tests.make_shuffled import in_parts, sequential_set
 from tests.test_shuffle_buffer import StubTable
+from tests.tiny_runs import saved_arrays, tiny_run
 
 SHAPE = (3, 112, 112)
 MODES = pytest.mark.parametrize('reader', [FaceImageIter, SequentialFaceIter], ids=['indexed', 'shuffled'])
@@ -194,6 +195,21 @@ def test_sets_that_contradict_the_number_of_classes(tmp_path, open_iter, reader)
 def test_without_property_the_labels_are_counted_in_each_set(tmp_path, open_iter):
     paths = [plain_set(tmp_path / 'a', [0, 3]), identity_set(tmp_path / 'b', 2, 2)]
     assert open_iter(FaceImageIter, paths, 2).label_table[1].first_label == 4
+
+
+@MODES
+def test_a_training_from_several_sets_goes_on_with_the_same_order_only(tmp_path, reader):
+    sets = [os.path.dirname(numbered(reader, tmp_path / name, np.arange(count) % 6))
+            for name, count in (('a', 60), ('b', 42))]
+    mode = {'is_shuffled_rec': reader is SequentialFaceIter}
+    tiny_run(sets, tmp_path / 'whole', max_steps=14, **mode)
+    tiny_run(sets, tmp_path / 'parts', max_steps=5, **mode)
+    with pytest.raises(UserError, match='dataset_path was %s,%s there and is %s,%s now' % (*sets, *sets[::-1])):
+        tiny_run(sets[::-1], tmp_path / 'parts', max_steps=14, resume='auto', **mode)
+    tiny_run(sets, tmp_path / 'parts', max_steps=14, resume='auto', **mode)
+    parts, whole = (saved_arrays(tmp_path / name, 14) for name in ('parts', 'whole'))
+    for name in whole:
+        np.testing.assert_array_equal(parts[name], whole[name], err_msg=name)
 
 
 # What the configuration may say

@@ -32,7 +32,8 @@ def tiny_run(set_folder, folder, num_devices=1, **settings):
 
 
 def tiny_trainer(set_folder, folder, num_devices=1, **settings):
-    cfg = complete(dict(defaults(), **dict(FLAGS, dataset_path=str(set_folder), **settings)))
+    dataset_path = set_folder if isinstance(set_folder, list) else str(set_folder)
+    cfg = complete(dict(defaults(), **dict(FLAGS, dataset_path=dataset_path, **settings)))
     folder.mkdir(exist_ok=True)
     return build_trainer(cfg, tiny_builder, [mx.cpu(number) for number in range(num_devices)], str(folder / 'model'))
 
