@@ -96,7 +96,7 @@ class CosineScales:
 class BlockStep:
     """One block during one step: its logits, and where the batch's labels meet it.
 
-    The similarity of a row and a class is that of its nearest center [Sub-center ArcFace, ECCV 2020, section 3.2]; of
+    The similarity of a row and a class is that of its nearest center [Sub-center ArcFace, ECCV 2020]; of
     equal ones the first is taken, and it alone gets the gradient.
     """
 
