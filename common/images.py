@@ -38,6 +38,11 @@ def decode_rgb(encoded, size, out=None):
 def decode_bgr(encoded, size):
     """Encoded image (bytes-like) -> uint8 (h, w, 3), B, G, R as OpenCV has it. CorruptImage as above."""
     image_size(encoded)
+    return decode_checked(encoded, size)
+
+
+def decode_checked(encoded, size):
+    """decode_bgr for an image that image_size() has let through."""
     try:
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), _COLOUR)        # (h0, w0, 3)
     except cv2.error as error:

@@ -31,7 +31,7 @@ class Augment:
         """uint8 (h, w, 3), B, G, R -> the same, changed; may write into image."""
         mirror, artefacts, quality, brightness, contrast, saturation, cutoff, row, column = draws
         if self.mirror and mirror < 0.5:
-            image = cv2.flip(image, 1, image)
+            image = cv2.flip(image, 1)                         # twice as fast as in place
         if self.color > 1 and artefacts < 0.5:
             image = compress(image, QUALITIES[0] + int(quality * (QUALITIES[1] - QUALITIES[0] + 1)))
         if self.color > 0:

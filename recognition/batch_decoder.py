@@ -10,13 +10,14 @@ import os
 import numpy as np
 
 from common.errors import UserError
-from common.images import CorruptImage, decode_bgr, to_planes
+from common.images import CorruptImage, decode_checked, image_size, to_planes
 from common.mxnet_loader import mx
 from common.recordio import unpack
 
 log = logging.getLogger('shardface')
 
 CHUNK = 8, 32                        # fewest and most images per task of the pool
+GROUP = 8                            # images that go through each step together: decoding sweeps the caches
 MAX_THREADS = 8                      # used unless told otherwise: some 60,000 faces of 112x112 a second
 PATIENCE_SECONDS = 60                # then a line in the log says that a batch is late
 CORRUPT_SHARE = 1000                 # one corrupt image in so many is tolerated per epoch, at least one
@@ -30,11 +31,10 @@ class RecordDecoder:
         """size: (h, w) of the images; classes: SetClasses of each set; augment: recognition.augment.Augment."""
         self.size, self.classes, self.augment = size, classes, augment
 
-    def decode(self, payload, source, draws, out):
-        """Fill out (3, h, w) uint8 with the image and return its label; draws: the row for Augment.
+    def open(self, payload, source):
+        """Payload -> (Header, encoded image, source); CorruptImage if there is no image that may be decoded.
 
-        source: number of its set. CorruptImage if the image cannot be used, ValueError if it can but its label is
-        none of the classes of its set.
+        source: number of the set that the record is of.
         """
         try:
             header, encoded = unpack(payload)
@@ -42,9 +42,20 @@ class RecordDecoder:
             raise CorruptImage(str(error)) from None
         if header.flag == 2 and len(encoded) == 0:
             raise CorruptImage('two numbers and no image: a metadata record')
-        image = decode_bgr(encoded, self.size)                 # first: a record of garbage has a garbage label, too
+        image_size(encoded)
+        return header, encoded, source
+
+    def decode(self, header, encoded, source):
+        """What open() gave -> (image (h, w, 3) B, G, R, label).
+
+        CorruptImage if the image cannot be used, ValueError if it can but its label is none of the classes of its set.
+        """
+        image = decode_checked(encoded, self.size)             # first: a record of garbage has a garbage label, too
+        return image, self.classes[source].label(header)
+
+    def finish(self, image, draws, out):
+        """Fill out (3, h, w) uint8, planes R, G, B, with the image; draws: the row for Augment."""
         to_planes(self.augment.apply(image, draws), out)
-        return self.classes[source].label(header)
 
 
 class CorruptRecords:
@@ -89,16 +100,33 @@ class Batch:
 
     def decode_rows(self, decoder, start, stop):
         """One task of the pool."""
-        for row in range(start, stop):
+        for first in range(start, stop, GROUP):
+            self._decode_group(decoder, range(first, min(first + GROUP, stop)))
+
+    def _decode_group(self, decoder, rows):
+        records = [(row, (self.records.payload(row), self.records.source(row))) for row in rows]
+        for row, (image, label) in self._each(decoder.decode, self._each(decoder.open, records)):
+            self._finish(decoder, row, image, label)
+
+    def _each(self, step, records):
+        """(row, values) pairs -> (row, step(*values)), without the rows that turn out to be corrupt."""
+        done = []
+        for row, values in records:
             try:
-                self.decode_row(decoder, row, self.records.payload(row), self.records.source(row))
+                done.append((row, step(*values)))
             except CorruptImage as error:
                 self.corrupt.append((row, str(error)))
             except ValueError as error:
                 raise UserError('%s (%s)' % (error, self.records.name(row))) from None
+        return done
+
+    def _finish(self, decoder, row, image, label):
+        self._labels[row] = label
+        decoder.finish(image, self.draws[row], self._images[row])
 
     def decode_row(self, decoder, row, payload, source):
-        self._labels[row] = decoder.decode(payload, source, self.draws[row], self._images[row])
+        """Put another record in a row. Errors as RecordDecoder.decode."""
+        self._finish(decoder, row, *decoder.decode(*decoder.open(payload, source)))
 
 
 class BatchDecoder:

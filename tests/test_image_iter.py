@@ -241,7 +241,7 @@ def test_a_reader_error_reaches_next(tmp_path, open_iter, monkeypatch):
 
 def test_a_slow_reader_is_reported(tmp_path, open_iter, monkeypatch, caplog):
     monkeypatch.setattr('recognition.batch_decoder.PATIENCE_SECONDS', 0.05)
-    monkeypatch.setattr('recognition.batch_decoder.decode_bgr',
+    monkeypatch.setattr('recognition.batch_decoder.decode_checked',
                         lambda *args: time.sleep(0.2) or np.zeros((112, 112, 3), np.uint8))
     images = open_iter(numbered_set(tmp_path, 2), 2)
     next(images)
