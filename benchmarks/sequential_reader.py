@@ -7,7 +7,9 @@ medians over the rounds, each to the limit of its round.
   limit        cv2.imdecode of the same bytes, held in memory, on as many threads
   sequential   SequentialFaceIter: shuffled in memory, mirrored, uint8 batches
   indexed      FaceImageIter on the same file: random access
-  peer         mx.io.ImageRecordIter (float32), asked for the same number of threads
+  native       mx.io.ImageRecordUInt8Iter, front to back, not shuffled, asked for the same number of threads: the most
+               that a reader made on it could reach
+  peer         mx.io.ImageRecordIter (float32), asked for two threads
 """
 import argparse
 import os
@@ -17,7 +19,7 @@ import time
 import cv2
 import numpy as np
 
-from benchmarks.reader import BATCH, NUM_CLASSES, SHAPE, decode_alone, make_set, read_indexed, read_mxnet
+from benchmarks.reader import BATCH, NUM_CLASSES, SHAPE, decode_alone, make_set, rate, read_indexed, read_mxnet
 from common.face_record import Property, write_property
 from common.mxnet_loader import mx
 from recognition.sequential_iter import SequentialFaceIter
@@ -39,11 +41,18 @@ def read_sequential(path, num_images, threads):
         images.close()
 
 
+def read_native(path, num_images, threads):
+    return rate(mx.io.ImageRecordUInt8Iter(path_imgrec=path, data_shape=SHAPE, batch_size=BATCH, rand_mirror=True,
+                                           shuffle=False, preprocess_threads=threads, verbose=False), num_images)
+
+
 READERS = {
     'limit: cv2.imdecode alone': decode_alone,
-    'sequential reader': read_sequential,
+    'sequential reader (threaded)': read_sequential,
     'indexed reader': read_indexed,
-    'mx.io.ImageRecordIter (float32)': lambda *args: read_mxnet(mx.io.ImageRecordIter, *args),
+    'native: mx.io.ImageRecordUInt8Iter': read_native,
+    'mx.io.ImageRecordIter (float32), 2 threads': lambda path, count, _: read_mxnet(mx.io.ImageRecordIter, path, count,
+                                                                                    2),
 }
 
 

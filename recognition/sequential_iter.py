@@ -27,7 +27,8 @@ MAX_SPARES = 1024                    # images kept in memory to stand in for cor
 def get_sequential_face_iter(path_imgrec, record_reader='threaded', **options):
     """SequentialFaceIter; options: its arguments."""
     if record_reader != 'threaded':
-        raise UsageError('record_reader=%s: shuffled sets are read by record_reader=threaded only' % record_reader)
+        raise UsageError("record_reader=%s: MXNet's own reader fails for good at one corrupt image and crops images of "
+                         'other sizes; set record_reader=threaded, which is also faster (docs/data.md)' % record_reader)
     return SequentialFaceIter(path_imgrec, **options)
 
 
