@@ -58,7 +58,7 @@ class Floor:
         rows, size = len(self.features), len(weight)
         out, d_out = (flat[:rows * size].reshape((rows, size)) for flat in (self.logits, self.d_logits))
         product = Product(self.features, weight, None, out, [self.d_features, self.d_weight[:size]])
-        product.backward(d_out)
+        product.backward(d_out, None)
         self.mx.nd.sgd_mom_update(weight, self.d_weight[:size], momentum, lr=1e-9, momentum=0.9, wd=5e-4, out=weight)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from common.mxnet_loader import mx
 from recognition.class_block import inverse_root, set_entries
-from recognition.product import Product
 from recognition.softmax import block_log_sum, row_maximum
 
 LEFT_OUT = -1e9       # added to a logit, it makes its softmax 0; times SHARE_FLOOR (head.py) it is nothing still
@@ -100,17 +99,17 @@ class BlockStep:
     equal ones the first is taken, and it alone gets the gradient.
     """
 
-    def __init__(self, block, unit, places, scales, limit, keep_logits, scratch):
+    def __init__(self, block, unit, places, scales, limit, keep_logits, scratch, product):
         """unit (N, D): the rows to compare with; places (2, n) int32: rows and columns of label entries, or None.
 
         scales None: logit = x w + b. Else those of CosineScales: logit = s * cosine. Label entries have a logit of
         their own, with the margin. limit: s * cosine (s = 1 if scales is None) above which a negative is left out; 0:
         none is.
-        scratch: BlockScratch, whose rows hold unit.
+        scratch: BlockScratch, whose rows hold unit. product: Product or HalfProduct.
         """
         self.block, self.unit, self.places, self.limit = block, unit, places, limit
         self.inverse_norm, self.logit_factor, self.shrink = scales or (None, None, None)
-        self.keep_logits, self.scratch = keep_logits, scratch
+        self.keep_logits, self.scratch, self._product = keep_logits, scratch, product
 
     def forward(self, label_logit, measure):
         """label_logit (n,) -> (log_sum, best), (N,) each; best only if measured, else None."""
@@ -136,7 +135,7 @@ class BlockStep:
         """Logits of one center per class."""
         block, scratch = self.block, self.scratch
         grads = [scratch.d_rows, self._d_centers(number)]
-        self.products.append(Product(scratch.rows, block.centers[number], block.bias, out, grads))
+        self.products.append(self._product(scratch.rows, block.centers[number], block.bias, out, grads))
         if self.logit_factor is not None:
             mx.nd.broadcast_mul(out, self.logit_factor[number], out=out)
 
@@ -220,7 +219,7 @@ class BlockStep:
             d_similar = self._won(number, part)
             if self.shrink is not None:
                 mx.nd.broadcast_mul(d_similar, self.inverse_norm[number], out=d_similar)
-            product.backward(d_similar)
+            product.backward(d_similar, self.places)
             if pull is not None:
                 add_rows(pull, self.block.centers[number], self._d_centers(number))
             if total is not d_rows:

@@ -1,5 +1,6 @@
 """A checked configuration -> the parts of a training. Below this file nobody sees a configuration."""
 import filecmp
+import functools
 import inspect
 import logging
 import math
@@ -17,6 +18,7 @@ from recognition.loss_scale import make_loss_scale
 from recognition.margin import Margin
 from recognition.optimizer import MultiStepSchedule, SolverOptions
 from recognition.parall_module import Head, ParallModule
+from recognition.product import HalfProduct, Product
 from recognition.resume import check_same_training, resume
 from recognition.signals import Stop
 from recognition.state_folder import StateFolder
@@ -98,7 +100,15 @@ def build_head(cfg, embedding_size, contexts):
     return Head.initial(cfg.num_classes, embedding_size, contexts, margin, cfg.seed, LocalCollective(),
                         block_size=cfg.head_block_size, with_bias=margin is None and not cfg.fc7_no_bias,
                         sample_ratio=cfg.sample_ratio, keep_logits=cfg.head_memory != 'lean',
-                        sub_centers=cfg.sub_centers, interclass_filter=cfg.interclass_filter)
+                        sub_centers=cfg.sub_centers, interclass_filter=cfg.interclass_filter,
+                        product=make_product(cfg, contexts))
+
+
+def make_product(cfg, contexts):
+    """The kind of matrix products that the classification layer computes with."""
+    if not cfg.fp16:
+        return Product
+    return functools.partial(HalfProduct, native=has_half_products(contexts[0]))
 
 
 def load_targets(cfg):

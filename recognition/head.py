@@ -10,6 +10,7 @@ import numpy as np
 from common.mxnet_loader import mx
 from recognition.block_step import BlockStep, CosineScales, Scratch
 from recognition.class_block import ClassBlock, PickedBlock, default_block_size
+from recognition.product import Product
 from recognition.sampling import Sampler
 from recognition.sharding import block_ranges, locate
 from recognition.softmax import NOTHING, Statistics, log_sum_exp
@@ -56,25 +57,26 @@ class LabelEntries:
 class HeadShard:
     """The blocks of one shard. forward() and backward() make one step; no collectives inside."""
 
-    def __init__(self, blocks, context, margin, sampler, keep_logits=True, interclass_filter=0.0):
+    def __init__(self, blocks, context, margin, sampler, keep_logits=True, interclass_filter=0.0, product=Product):
         """margin: Margin, or None for the plain inner product. sampler: which classes take part in a step.
 
         keep_logits: hold (N, C_s) logits between the two halves of a step (three products), else compute each
         block's again (four, lean). interclass_filter: cosine above which a negative is left out; 0: none is.
+        product: Product, or one that makes HalfProducts.
         """
         self.blocks, self.context, self.margin, self.sampler = blocks, context, margin, sampler
-        self.keep_logits, self._scratch = keep_logits, None
+        self.keep_logits, self._product, self._scratch = keep_logits, product, None
         self._limit = interclass_filter * (1.0 if margin is None else margin.scale)
 
     @classmethod
     def initial(cls, start, stop, embedding_size, context, margin, seed, block_size=None, with_bias=False,
-                sample_ratio=1.0, keep_logits=True, sub_centers=1, interclass_filter=0.0):
+                sample_ratio=1.0, keep_logits=True, sub_centers=1, interclass_filter=0.0, product=Product):
         """Fresh centers for the classes [start, stop), sub_centers of them for each."""
         size = block_size or default_block_size(embedding_size * sub_centers)
         blocks = [ClassBlock.initial(*edges, embedding_size=embedding_size, context=context, seed=seed,
                                      with_bias=with_bias, sub_centers=sub_centers)
                   for edges in block_ranges(start, stop, size)]
-        return cls(blocks, context, margin, Sampler(sample_ratio, seed), keep_logits, interclass_filter)
+        return cls(blocks, context, margin, Sampler(sample_ratio, seed), keep_logits, interclass_filter, product)
 
     @property
     def num_classes(self):
@@ -126,7 +128,7 @@ class HeadShard:
         if self._picked:
             unit.copyto(self._scratch.rows)
         return [BlockStep(block, unit, places, self._scales and self._scales.of_block(number), self._limit,
-                          self.keep_logits, self._scratch.of_block(number, block.num_classes))
+                          self.keep_logits, self._scratch.of_block(number, block.num_classes), self._product)
                 for number, (block, places) in enumerate(zip(self._picked, self._entries.places))]
 
     def _label_statistics(self, unit):
