@@ -21,10 +21,12 @@ def replacing(path):
     try:
         yield temporary
         sync_all([temporary] if temporary.is_file() else sorted(temporary.rglob('*')) + [temporary])
+        old = path.with_name('.%s.%d.old.partial' % (path.name, os.getpid()))
         if path.is_dir():
-            shutil.rmtree(str(path))
+            os.replace(str(path), str(old))
         os.replace(str(temporary), str(path))
         sync(path.parent)                # or the new name could be lost with the power
+        discard(old)
     except OSError as error:
         raise UserError('cannot write %s: %s' % (path, error.strerror or error)) from None
     finally:

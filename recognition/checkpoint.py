@@ -14,7 +14,7 @@ import numpy as np
 
 from common.class_rows import class_file, load_head_range
 from common.errors import UserError
-from common.files import replacing
+from common.files import discard, replacing
 from common.mxnet_loader import mx
 
 log = logging.getLogger('shardface')
@@ -180,6 +180,8 @@ class Checkpoints:
     def save(self, module, accuracy, final=False):
         """Save now if the rule says so. Returns the numbers written."""
         numbers = self.rule.numbers(accuracy, final)
+        for rest in pathlib.Path(self.prefix).parent.glob('.%s-*.partial' % pathlib.Path(self.prefix).name):
+            discard(rest)                              # a killed run left it
         for number in numbers:
             save_backbone(self.prefix, number, self.symbol, *module.backbone.parameters())
             save_head(self.prefix, number, module.head)

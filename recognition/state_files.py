@@ -54,8 +54,12 @@ class StateWriter:
         manifest['files'] = self.files
         text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False).encode() + b'\n'
         (self.folder / MANIFEST).write_bytes(text)
-        seal = '%s  %s\n' % (hashlib.sha256(text).hexdigest(), MANIFEST)
-        (self.folder / SEAL).write_text(seal, encoding='ascii')
+        (self.folder / SEAL).write_bytes(seal(text))
+
+
+def seal(text):
+    """The line of sha256sum for a manifest of these bytes."""
+    return ('%s  %s\n' % (hashlib.sha256(text).hexdigest(), MANIFEST)).encode()
 
 
 class HashedStream:
@@ -82,11 +86,10 @@ def read_manifest(folder):
     """The manifest of a state, a dict. DamagedState; UserError for the format of a newer version."""
     folder = pathlib.Path(folder)
     try:
-        text = (folder / MANIFEST).read_bytes()
-        seal = (folder / SEAL).read_bytes()
+        text, sealed = (folder / MANIFEST).read_bytes(), (folder / SEAL).read_bytes()
     except OSError as error:
         raise DamagedState('cannot read %s: %s' % (error.filename, error.strerror)) from None
-    if seal[:64].decode('ascii', 'replace') != hashlib.sha256(text).hexdigest():
+    if sealed != seal(text):
         raise DamagedState('%s is damaged: its SHA-256 is not that of %s' % (folder / MANIFEST, SEAL))
     manifest = json.loads(text.decode())
     if manifest.get('format') != FORMAT:

@@ -112,6 +112,14 @@ def test_a_missing_range_is_named(saved):
         load_head_range(folder, 'centers', 0, NUM_CLASSES)
 
 
+def test_what_a_killed_run_left_is_removed(saved):
+    prefix, module = saved
+    for name in ('.model-0001.params.7.partial', '.model-0001.head.7.old.partial'):
+        (checkpoint.head_folder(prefix, 1).parent / name).touch()
+    Checkpoints(prefix, tiny_symbol(), CheckpointRule(2)).save(module, None)
+    assert not list(checkpoint.head_folder(prefix, 1).parent.glob('.*'))
+
+
 def test_pretrained_takes_what_fits(saved, caplog):
     prefix, module = saved
     other = tiny_module(1, seed=5)

@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from common.version import VERSION
 from tests.conftest import ROOT
 
 
@@ -93,3 +94,7 @@ def test_readme_names_files_that_are_there():
     text = (ROOT / 'README.md').read_text(encoding='utf-8')
     named = re.findall(r'`((?:common|recognition|symbols|docs|tests)/[\w./]*|\w+\.py)`', text)
     assert len(named) > 15 and all((ROOT / path).exists() for path in named), named
+
+
+def test_the_version_that_is_saved_is_that_of_the_package():
+    assert "version='%s'" % VERSION in (ROOT / 'setup.py').read_text()

@@ -76,6 +76,12 @@ def test_the_last_set_wins():
     assert settings('--lr', '1', '--set', 'lr=2', '--set', 'lr=3').lr == 3.0
 
 
+def test_saving_every_so_many_steps_or_minutes():
+    values = [settings('--ckpt-every', text).ckpt_every for text in ('500', '30m', '0.50m', '0', 'None')]
+    assert values == [500, '30m', '0.5m', 0, None]
+    assert [settings('--set', 'ckpt_every=%s' % value).ckpt_every for value in values] == values
+
+
 def test_value_with_an_equals_sign():
     assert settings('--set', 'dataset_path=a=b').dataset_path == 'a=b'
 
@@ -94,6 +100,10 @@ def test_value_with_an_equals_sign():
     (['--fp16-scale', '-2'], "--fp16-scale = '-2': a number >= 0 or dynamic is expected"),
     (['--fp16-scale', 'inf'], "--fp16-scale = 'inf'"),
     (['--set', 'fp16_scale=auto'], "--set fp16_scale = 'auto'"),
+    (['--ckpt-every', '2h'], "--ckpt-every = '2h': a whole number of steps, or minutes such as 30m, or None is exp"),
+    (['--ckpt-every', '0m'], "--ckpt-every = '0m'"),
+    (['--keep', '0'], "--keep = '0': a whole number >= 1 is expected"),
+    (['--max-minutes', '-1'], "--max-minutes = '-1': a number >= 0 is expected"),
     (['--devices', 'tpu'], '--devices tpu: cpu, cpu:2'),
 ])
 def test_wrong_flags_are_one_line_and_exit_code_2(command, flags, said):
