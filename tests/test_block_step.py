@@ -147,6 +147,19 @@ def test_the_nearest_center_counts_and_alone_learns(keep_logits):
     np.testing.assert_allclose(gradient[1, 1, :2], (1 - probability) * 2 * np.array([1, 0]) / 5, atol=1e-6)
 
 
+@fast_and_lean
+@pytest.mark.parametrize('nearest', range(5))
+def test_each_of_many_centers_can_win(nearest, keep_logits):
+    """Cosines of the row with the centers of its class: 0.6 with one, -1 with the others."""
+    centers = np.array([[[-1, 0]] * 5] * 2, np.float32)
+    centers[0, nearest] = 0.6, 0.8
+    head = planar(centers, sub_centers=5, keep_logits=keep_logits)
+    before = whole(head, 'centers')
+    step(head, [1, 0], 0)
+    learned = np.abs(whole(head, 'momentum') / -LR - WD * before).max(axis=2)[0] > 1e-3
+    assert learned.tolist() == [number == nearest for number in range(5)]
+
+
 def test_of_equal_centers_the_first_learns():
     head = planar([[[0, 1], [0.6, 0.8], [0.6, 0.8]], [[-1, 0], [-1, 0], [0, -1]]], sub_centers=3)
     before = whole(head, 'centers')
