@@ -1,11 +1,25 @@
 """Several centers per class, and negatives that are left out, against the dense float64 twin and by hand."""
+import functools
+
 import numpy as np
 import pytest
 
 from common.mxnet_loader import mx
 from recognition.class_block import initial_centers
+from recognition.product import HalfProduct
 from tests.reference import DenseHead, numeric_gradient
-from tests.test_head import LOSSES, SOLVER, D, assert_close, build, check_sampled_step, check_step, random_batch, whole
+from tests.test_head import (
+    LOSSES,
+    SOLVER,
+    D,
+    assert_close,
+    build,
+    check_sampled_step,
+    check_step,
+    dense,
+    random_batch,
+    whole,
+)
 
 LR, MOMENTUM, WD = SOLVER
 VARIANTS = {'2 centers': {'sub_centers': 2}, '3 centers': {'sub_centers': 3}, 'filter': {'interclass_filter': 0.3},
@@ -73,6 +87,21 @@ def test_the_twin_has_the_right_gradients(margins, sub_centers, interclass_filte
     if margins is None:
         numeric = numeric_gradient(lambda x: gradients(embedding, centers, x)[0], bias)
         np.testing.assert_allclose(d_bias, numeric, atol=1e-6)
+
+
+@fast_and_lean
+def test_half_products_with_several_centers(keep_logits):
+    """Within the rounding of float16, relative to the largest entry."""
+    rng = np.random.RandomState(7)
+    head = build('arcface', 53, 2, keep_logits, sub_centers=3, interclass_filter=0.4,
+                 product=functools.partial(HalfProduct, native=False))
+    embedding, labels = random_batch(rng, 24, 53)
+    twin = dense(head, 'arcface', interclass_filter=0.4)
+    statistics, d_embedding = head.forward_backward(mx.nd.array(embedding), labels, SOLVER)
+    expected_loss, expected_gradient = twin.step(embedding, labels, *SOLVER)
+    assert_close(statistics.loss().asnumpy(), np.array([expected_loss]), 5e-3)
+    assert_close(d_embedding.asnumpy(), expected_gradient, 5e-3)
+    assert_close(whole(head, 'momentum'), twin.momentum, 5e-3)
 
 
 def planar(centers, **options):
