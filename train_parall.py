@@ -25,7 +25,8 @@ log = logging.getLogger('shardface')
 GROUPS = {
     'what to train': 'network dataset loss dataset_path pretrained pretrained_epoch',
     'devices': 'devices per_batch_size kvstore head_memory sample_ratio fp16_scale',
-    'optimizer': 'lr lr_steps wd mom',
+    'optimizer': 'lr lr_steps warmup wd mom',
+    'fine-tuning': 'freeze_backbone',
     'run': 'max_steps end_epoch max_minutes seed frequent verbose',
     'results': 'models_root extra_model_name ckpt ckpt_every keep resume',
 }

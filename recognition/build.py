@@ -43,7 +43,7 @@ def build_trainer(cfg, get_backbone, contexts, prefix, began=None):
     if found:
         check_same_training(found, cfg)
         cfg.pretrained = ''                 # taken long ago
-    solver = SolverOptions(MultiStepSchedule(cfg.lr, cfg.lr_steps), cfg.mom, cfg.wd, cfg.fc7_lr_mult,
+    solver = SolverOptions(MultiStepSchedule(cfg.lr, cfg.lr_steps, cfg.warmup), cfg.mom, cfg.wd, cfg.fc7_lr_mult,
                            cfg.fc7_wd_mult)
     backbone = build_backbone(cfg, get_backbone, contexts, solver)
     head = build_head(cfg, backbone.embedding_size, contexts)
@@ -55,7 +55,8 @@ def build_trainer(cfg, get_backbone, contexts, prefix, began=None):
     stop = Stop(60 * cfg.max_minutes or math.inf, began)
     every = (CKPT_EVERY if cfg.ckpt else 0) if cfg.ckpt_every is None else cfg.ckpt_every
     saver = StateSaver(folder, SaveRule(every), cfg, stop)
-    trainer = Trainer(ParallModule(backbone, head, solver), train_iter, validator, checkpoints, options, saver, stop)
+    module = ParallModule(backbone, head, solver, cfg.freeze_backbone)
+    trainer = Trainer(module, train_iter, validator, checkpoints, options, saver, stop)
     if found:
         resume(trainer, found, cfg)
     saver.begin(trainer, found)

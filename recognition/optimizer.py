@@ -13,17 +13,19 @@ DECAY = 0.1
 
 
 class MultiStepSchedule(mx.lr_scheduler.LRScheduler):
-    """lr(update) = base_lr * 0.1 ^ (number of lr_steps below update); update counts from 1.
+    """lr(update) = base_lr * min(1, update / warmup) * 0.1 ^ (number of lr_steps below update); update counts from 1.
 
-    A step at 100 means: updates 1 to 100 at the base rate, from 101 on at a tenth of it.
+    A step at 100 means: updates 1 to 100 at the base rate, from 101 on at a tenth of it. warmup: updates over which
+    the rate rises from 0 on a straight line [arXiv:1706.02677]; update `warmup` is the first at the full rate; 0: none.
     """
 
-    def __init__(self, base_lr, lr_steps=()):
+    def __init__(self, base_lr, lr_steps=(), warmup=0):
         super().__init__(base_lr)
-        self.lr_steps = tuple(lr_steps)
+        self.lr_steps, self.warmup = tuple(lr_steps), warmup
 
     def __call__(self, num_update):
-        return self.base_lr * DECAY ** sum(num_update > step for step in self.lr_steps)
+        rising = min(1.0, num_update / self.warmup) if self.warmup else 1.0
+        return self.base_lr * rising * DECAY ** sum(num_update > step for step in self.lr_steps)
 
 
 class SolverOptions:

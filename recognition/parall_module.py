@@ -78,10 +78,14 @@ def sum_on(context, arrays):
 class ParallModule:
     """Backbone and head: one step is one update of both."""
 
-    def __init__(self, backbone, head, solver):
-        """solver: SolverOptions. The backbone's own optimizer is initialised already."""
+    def __init__(self, backbone, head, solver, freeze_backbone=0):
+        """solver: SolverOptions. The backbone's own optimizer is initialised already.
+
+        freeze_backbone: steps 1 to this one train the head alone; the backbone computes as in inference (batch norm
+        by its running statistics, no dropout), and nothing of it changes.
+        """
         self.backbone, self.head, self.solver = backbone, head, solver
-        self.num_update = 0
+        self.num_update, self.freeze_backbone = 0, freeze_backbone
 
     @property
     def lr(self):
@@ -91,11 +95,13 @@ class ParallModule:
     def train_step(self, batch, measure=False):
         """batch: data [images (B, 3, H, W) uint8], label [(B,) int64] -> Statistics of the global batch."""
         self.num_update += 1
+        trains_backbone = self.num_update > self.freeze_backbone
         labels = batch.label[0].asnumpy()
         self.backbone.seed_dropout(self.num_update)
-        embedding = self.backbone.forward(batch.data[0])                           # (B, D)
+        embedding = self.backbone.forward(batch.data[0], trains_backbone)          # (B, D)
         statistics, d_embedding = self.head.forward_backward(
             embedding, labels, self.solver.for_head(self.num_update), measure, self.num_update)
-        self.backbone.backward(d_embedding)
-        self.backbone.update(self.num_update)
+        if trains_backbone:
+            self.backbone.backward(d_embedding)
+            self.backbone.update(self.num_update)
         return statistics

@@ -13,7 +13,7 @@ NETWORK = ('emb_size', 'net_name', 'num_layers', 'net_output', 'net_act', 'net_s
            'net_blocks', 'net_multiplier', 'image_shape')
 LOSS = 'loss_name', 'loss_s', 'loss_m1', 'loss_m2', 'loss_m3', 'fc7_no_bias', 'sub_centers'
 FIXED = ('num_classes',) + NETWORK + LOSS
-SCHEDULE = 'lr', 'lr_steps'
+SCHEDULE = 'lr', 'lr_steps', 'warmup'
 NOT_COMPARED = {'resume'}
 
 

@@ -82,6 +82,9 @@ SETTINGS = {
     'fp16': Setting(False, switch(), 'half precision; True is fp16_scale 1.0'),
     'fp16_scale': Setting(0.0, or_word('dynamic', real(low=0)),
                           'loss scale of half precision: a number, or dynamic, which finds it; 0: off'),
+    # fine-tuning, see docs/finetune.md
+    'freeze_backbone': Setting(0, whole(0), 'first steps that train the class centers alone; the backbone, with its '
+                                            'batch norm statistics, stays as it is'),
     # reading
     'is_shuffled_rec': Setting(False, switch(),
                                'the set was shuffled by rec2shufrec and is read front to back'),
@@ -97,6 +100,7 @@ SETTINGS = {
     'lr': Setting(0.1, real(above=0), 'learning rate'),
     'lr_steps': Setting([100000, 160000, 220000], wholes(1, '100000,160000', ascending=True),
                         'steps after which lr is divided by 10'),
+    'warmup': Setting(0, whole(0), 'steps over which lr rises from 0: step n has n / warmup of it; 0: none'),
     'wd': Setting(0.0005, real(low=0), 'weight decay'),
     'mom': Setting(0.9, real(low=0, below=1), 'momentum'),
     'kvstore': Setting('device', one_of('device', 'local'),

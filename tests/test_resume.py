@@ -38,6 +38,8 @@ CASES = {                                                      # (is_shuffled_re
     'partial': (False, dict(TWO, sample_ratio=0.5)), 'half': (True, {'fp16_scale': 'dynamic'}),
     'half devices': (False, dict(TWO, fp16_scale=128)), 'dropout': (False, dict(TWO, net_name='dropping')),
     'plain softmax': (True, dict(TWO, loss_name='softmax', kvstore='local')), 'verified': (False, dict(TWO, verbose=8)),
+    'frozen': (False, dict(TWO, freeze_backbone=30, warmup=35)), 'half, frozen before': (
+        True, {'freeze_backbone': 10, 'fp16_scale': 'dynamic', 'warmup': 25}),
     'no momentum': (False, dict(TWO, mom=0)), 'half, no momentum': (True, {'mom': 0, 'fp16_scale': 2}),
 }
 
