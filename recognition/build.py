@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from common.label_table import folders
 from common.verification import load_bin
 from recognition.backbone import Backbone
-from recognition.checkpoint import CheckpointRule, Checkpoints, take_pretrained
+from recognition.checkpoint import CheckpointRule, Checkpoints
 from recognition.collective import LocalCollective
 from recognition.devices import has_half_products
 from recognition.image_iter import get_face_image_iter
@@ -18,6 +18,7 @@ from recognition.loss_scale import make_loss_scale
 from recognition.margin import Margin
 from recognition.optimizer import MultiStepSchedule, SolverOptions
 from recognition.parall_module import Head, ParallModule
+from recognition.pretrained import take_pretrained
 from recognition.product import HalfProduct, Product
 from recognition.resume import check_same_training, resume
 from recognition.signals import Stop

@@ -41,53 +41,6 @@ def save_backbone(prefix, number, symbol, arg_params, aux_params):
             raise UserError('cannot write %s: %s' % (path, str(error).strip().splitlines()[-1])) from None
 
 
-def load_backbone(prefix, number):
-    """Read PREFIX-NNNN.params -> (arg_params, aux_params). UserError if missing or damaged."""
-    path = params_path(prefix, number)
-    if not path.is_file():
-        raise UserError('no checkpoint at %s: check --pretrained and --pretrained-epoch' % path.absolute())
-    try:
-        named = mx.nd.load(str(path))
-        kinds = [name.partition(':')[::2] for name in named]
-    except (mx.MXNetError, AttributeError):
-        raise UserError('%s is not an MXNet parameter file or is damaged' % path.absolute()) from None
-    if any(kind not in ('arg', 'aux') for kind, _ in kinds):
-        raise UserError('%s holds no backbone: names start with arg: or aux:' % path.absolute())
-    parts = {'arg': {}, 'aux': {}}
-    for (kind, name), array in zip(kinds, named.values()):
-        parts[kind][name] = array
-    return parts['arg'], parts['aux']
-
-
-def take_pretrained(backbone, prefix, number):
-    """Start the backbone from a checkpoint: what fits by name and shape is taken, the rest is listed."""
-    saved = load_backbone(prefix, number)
-    own = backbone.parameters()
-    taken, kept, skipped = 0, [], []
-    for own_part, saved_part in zip(own, saved):
-        for name, array in own_part.items():
-            if name in saved_part and saved_part[name].shape == array.shape:
-                own_part[name] = saved_part[name].astype(array.dtype)
-                taken += 1
-            else:
-                kept.append(name)
-        skipped += [name for name, array in saved_part.items()
-                    if name not in own_part or own_part[name].shape != array.shape]
-    if not taken:
-        raise UserError('%s fits no parameter of this network: it is of another --network'
-                        % params_path(prefix, number).absolute())
-    backbone.set_parameters(*own)
-    log.info('pretrained backbone %s: %d parameters taken; %d keep their initial values%s; %d not used%s',
-             params_path(prefix, number), taken, len(kept), named_list(kept), len(skipped), named_list(skipped))
-
-
-def named_list(names, most=8):
-    """' (a, b, ...)' or nothing."""
-    if not names:
-        return ''
-    return ' (%s%s)' % (', '.join(names[:most]), ', ...' if len(names) > most else '')
-
-
 def save_head(prefix, number, head):
     """Write this process's shards, one file per array, block by block: no second copy of a shard."""
     with replacing(head_folder(prefix, number)) as folder:

@@ -83,6 +83,9 @@ SETTINGS = {
     'fp16_scale': Setting(0.0, or_word('dynamic', real(low=0)),
                           'loss scale of half precision: a number, or dynamic, which finds it; 0: off'),
     # fine-tuning, see docs/finetune.md
+    'pretrained': Setting('', text(), 'PREFIX or PREFIX,EPOCH of a checkpoint, or folder of a training state, whose '
+                                      'backbone is the start'),
+    'pretrained_epoch': Setting(1, whole(0, 9999), 'EPOCH where pretrained has none, as in PREFIX-0001.params'),
     'freeze_backbone': Setting(0, whole(0), 'first steps that train the class centers alone; the backbone, with its '
                                             'batch norm statistics, stays as it is'),
     # reading
@@ -128,8 +131,6 @@ SETTINGS = {
                            'folder for results; a relative path starts at the working directory'),
     'extra_model_name': Setting('', text(r'[\w.-]*', 'letters, digits, "_", "." and "-"'),
                                 'added to the folder name of the results'),
-    'pretrained': Setting('', text(), 'PREFIX of a checkpoint whose backbone is the start'),
-    'pretrained_epoch': Setting(1, whole(0, 9999), 'its number, as in PREFIX-0001.params'),
 }
 
 # Settings of insightface's config.py that need no attention: there is nothing to choose, or nothing lost.

@@ -8,6 +8,7 @@ from common.errors import UserError
 from common.mxnet_loader import mx
 from recognition import checkpoint
 from recognition.checkpoint import CheckpointRule, Checkpoints
+from recognition.pretrained import load_backbone
 from tests.test_parall_module import centers, curve
 from tests.tiny import EMBEDDING, NUM_CLASSES, SIZE, tiny_module, tiny_symbol
 
@@ -42,7 +43,7 @@ def test_plain_mxnet_loads_the_backbone(saved):
 def test_half_parameters_are_saved_as_float32(tmp_path):
     half = {'w': mx.nd.array([1.5, -2], dtype='float16')}
     checkpoint.save_backbone(str(tmp_path / 'm'), 3, tiny_symbol(), half, {})
-    arguments, _ = checkpoint.load_backbone(str(tmp_path / 'm'), 3)
+    arguments, _ = load_backbone(str(tmp_path / 'm'), 3)
     assert arguments['w'].dtype == np.float32 and list(arguments['w'].asnumpy()) == [1.5, -2]
 
 
@@ -118,40 +119,6 @@ def test_what_a_killed_run_left_is_removed(saved):
         (checkpoint.head_folder(prefix, 1).parent / name).touch()
     Checkpoints(prefix, tiny_symbol(), CheckpointRule(2)).save(module, None)
     assert not list(checkpoint.head_folder(prefix, 1).parent.glob('.*'))
-
-
-def test_pretrained_takes_what_fits(saved, caplog):
-    prefix, module = saved
-    other = tiny_module(1, seed=5)
-    caplog.set_level('INFO')
-    checkpoint.take_pretrained(other.backbone, prefix, 1)
-    for ours, theirs in zip(other.backbone.parameters(), module.backbone.parameters()):
-        for name in theirs:
-            np.testing.assert_array_equal(ours[name].asnumpy(), theirs[name].asnumpy())
-    assert '3 parameters taken; 0 keep their initial values; 0 not used' in caplog.text
-
-
-def test_pretrained_of_another_shape_is_listed(saved, tmp_path, caplog):
-    arguments, _ = checkpoint.load_backbone(saved[0], 1)
-    arguments['conv_weight'] = mx.nd.zeros((4, 3, 3, 3))
-    arguments['extra'] = mx.nd.zeros((1,))
-    checkpoint.save_backbone(str(tmp_path / 'odd'), 0, tiny_symbol(), arguments, {})
-    caplog.set_level('INFO')
-    checkpoint.take_pretrained(tiny_module().backbone, str(tmp_path / 'odd'), 0)
-    assert '2 parameters taken; 1 keep their initial values (conv_weight); 2 not used (conv_weight, extra)' \
-        in caplog.text
-
-
-def test_pretrained_that_is_not_there_or_not_ours(tmp_path):
-    backbone = tiny_module().backbone
-    with pytest.raises(UserError, match='no checkpoint at .*none-0001.params.*--pretrained'):
-        checkpoint.take_pretrained(backbone, str(tmp_path / 'none'), 1)
-    (tmp_path / 'junk-0001.params').write_bytes(b'not a parameter file at all')
-    with pytest.raises(UserError, match='junk-0001.params is not an MXNet parameter file'):
-        checkpoint.take_pretrained(backbone, str(tmp_path / 'junk'), 1)
-    mx.nd.save(str(tmp_path / 'other-0001.params'), {'arg:w': mx.nd.zeros((2,))})
-    with pytest.raises(UserError, match='another --network'):
-        checkpoint.take_pretrained(backbone, str(tmp_path / 'other'), 1)
 
 
 def numbers(ckpt, accuracies):

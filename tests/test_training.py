@@ -92,8 +92,8 @@ def test_pretrained(train, tmp_path):
     path = identity_set(tmp_path / 'set', 5, 4)
     assert train(path)[0] == 0
     prefix = str(tmp_path / 'models' / 'demo-arcface-casia' / 'model')
-    code, log = train(path, '--pretrained', prefix, '--pretrained-epoch', '1', '--extra-model-name', 'more')
-    assert code == 0 and 'parameters taken; 0 keep their initial values; 0 not used' in log
+    code, log = train(path, '--pretrained', prefix + ',1', '--pretrained-epoch', '7', '--extra-model-name', 'more')
+    assert code == 0 and '; 0 re-initialised; 0 of the file skipped' in log
     code, log = train(path, '--pretrained', str(tmp_path / 'nothing'))
     assert code == 1 and 'no checkpoint at' in log
 
