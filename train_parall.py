@@ -15,9 +15,12 @@ from common.command import run_tool
 from common.errors import UsageError, UserError
 from common.files import replacing
 from common.label_table import write_label_table
-from common.logs import log_to_file
+from common.logs import log_to_file, logging_to_console
+from recognition.agreement import all_or_none
+from recognition.collective import connect
 from recognition.dataset import find_dataset
 from recognition.devices import contexts, num_cpu_devices, parse_devices
+from recognition.processes import find_place, refuse_parameter_server, run_in_job
 from recognition.settings import SETTINGS, changed, checked, complete, preset, suggestion
 
 log = logging.getLogger('shardface')
@@ -46,6 +49,8 @@ def make_parser():
     parser.add_argument_group('everything else').add_argument(
         '--set', metavar='KEY=VALUE', action='append', default=[],
         help='any setting, by its name in config.py; may be repeated')
+    parser.add_argument('--distributed', action='store_true',
+                        help='use Horovod even where no launcher is seen to have started several processes')
     return parser
 
 
@@ -130,39 +135,42 @@ def save_config(cfg, prefix):
         partial.write_text(json.dumps(cfg, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
 
 
-def set_threads(request, environ):
-    """Share the cores among the CPU devices, unless the user has chosen. To be called before MXNet is imported."""
+def set_threads(request, environ, num_processes=1):
+    """Share the cores among the CPU devices of the processes of this host, unless the user has chosen.
+
+    To be called before MXNet is imported.
+    """
     if 'OMP_NUM_THREADS' in environ:
         log.info('OMP_NUM_THREADS=%s, as the environment says', environ['OMP_NUM_THREADS'])
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-    environ['OMP_NUM_THREADS'] = str(max(1, cores // num_cpu_devices(request)))
-    log.info('OMP_NUM_THREADS=%s: %d cores, %d CPU devices at most', environ['OMP_NUM_THREADS'], cores,
-             num_cpu_devices(request))
+    num_devices = num_cpu_devices(request) * num_processes
+    environ['OMP_NUM_THREADS'] = str(max(1, cores // num_devices))
+    log.info('OMP_NUM_THREADS=%s: %d cores, %d CPU devices at most', environ['OMP_NUM_THREADS'], cores, num_devices)
 
 
-def refuse_parameter_server(environ):
-    """Old scripts for several machines start a parameter server, which this program does not use."""
-    workers = environ.get('DMLC_NUM_WORKER', '1')
-    if workers != '1':
-        raise UserError('DMLC_NUM_WORKER=%s: training over several processes does not go through MXNet\'s parameter '
-                        'server; unset DMLC_NUM_WORKER and give all devices to one process' % workers)
-
-
-def train(cfg, request):
+def train(cfg, request, collective):
     """Configuration and device Request -> parts -> Trainer -> exit code. From here on MXNet is there."""
     began = time.monotonic()                # the import of MXNet counts
     from recognition.build import build_trainer
     from symbols import get_backbone
     prefix = prefix_of(cfg)
-    make_folder(os.path.dirname(prefix))
-    log_to_file('%s.log' % prefix)
-    trainer = build_trainer(cfg, get_backbone, contexts(request), prefix, began)
-    save_config(cfg, prefix)
-    if len(trainer.train_iter.label_table) > 1:
-        write_label_table('%s-labels.tsv' % prefix, trainer.train_iter.label_table)
+    own = all_or_none(collective, lambda: begin_results(request, prefix, collective), 'results')
+    trainer = build_trainer(cfg, get_backbone, own, prefix, collective, began)
+    if collective.rank == 0:
+        save_config(cfg, prefix)
+        if len(trainer.train_iter.label_table) > 1:
+            write_label_table('%s-labels.tsv' % prefix, trainer.train_iter.label_table)
     trainer.fit()
     return trainer.stop.exit_code
+
+
+def begin_results(request, prefix, collective):
+    """Make the folder for results and begin the log of rank 0 there; returns the contexts of this process."""
+    make_folder(os.path.dirname(prefix))
+    if collective.rank == 0:
+        log_to_file('%s.log' % prefix, collective.rank, collective.world_size)
+    return contexts(request, collective.local_rank, collective.local_size)
 
 
 def make_folder(folder):
@@ -174,14 +182,23 @@ def make_folder(folder):
 
 def run(args):
     """Check all that can be checked without MXNet, then train; returns the exit code."""
-    cfg = build_config(args)
-    refuse_parameter_server(os.environ)
-    request = parse_devices(cfg.devices, os.environ.get('CUDA_VISIBLE_DEVICES'))
+    place = find_place(os.environ)
+    with logging_to_console(place.rank, place.world_size):
+        cfg = build_config(args)
+        refuse_parameter_server(os.environ)
+        request = parse_devices(cfg.devices, os.environ.get('CUDA_VISIBLE_DEVICES'))
+        set_threads(request, os.environ, place.local_size)
+        collective = connect(place, args.distributed)
+        with collective.explaining():
+            all_or_none(collective, lambda: find_files(cfg), 'files')
+            log.info('settings that are not at their default: %s', changed(cfg))
+            return train(cfg, request, collective)
+
+
+def find_files(cfg):
+    """Find what is read, and see where results can be written."""
     check_models_root(cfg.models_root)
     find_dataset(cfg)
-    log.info('settings that are not at their default: %s', changed(cfg))
-    set_threads(request, os.environ)
-    return train(cfg, request)
 
 
 def main(argv=None):
@@ -189,7 +206,7 @@ def main(argv=None):
 
     130 and 143: stopped by SIGINT and SIGTERM; if it was training already, with a training state to resume from.
     """
-    return run_tool(make_parser(), run, argv)
+    return run_in_job(lambda: run_tool(make_parser(), run, argv), os.environ)
 
 
 if __name__ == '__main__':

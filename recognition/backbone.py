@@ -5,6 +5,7 @@ import numpy as np
 
 from common.errors import UserError
 from common.mxnet_loader import mx
+from recognition.collective import LocalCollective
 from recognition.loss_scale import all_finite
 
 SEED_STRIDE = 1000003                # steps of neighbouring seeds are far from each other
@@ -24,10 +25,17 @@ class FloatXavier(mx.init.Xavier):
 
 
 class Backbone:
-    """B images per step over all contexts of this process; each context takes B / len(contexts)."""
+    """B images per step over all contexts of this process; each context takes B / len(contexts).
 
-    def __init__(self, symbol, contexts, batch_size, image_shape, seed):
-        """symbol: images 'data' -> embedding; image_shape (3, H, W); seed of the initial weights."""
+    With several processes their gradients are summed, and those of rank 0 are the initial parameters of all.
+    """
+
+    def __init__(self, symbol, contexts, batch_size, image_shape, seed, collective=None):
+        """symbol: images 'data' -> embedding; image_shape (3, H, W); seed of the initial weights.
+
+        collective: None for one process.
+        """
+        self.collective = collective or LocalCollective()
         if batch_size % len(contexts):
             raise UserError('a batch of %d images cannot be divided over %d devices: change per_batch_size'
                             % (batch_size, len(contexts)))
@@ -57,9 +65,9 @@ class Backbone:
     def seed_dropout(self, num_update):
         """What a step drops is a function of the seed, its number and the device: a resumed run drops the same."""
         if self._seed is not None:
+            part = num_update * self.collective.world_size + self.collective.rank
             for device, context in enumerate(self.contexts):
-                mx.random.seed((self._seed * SEED_STRIDE + num_update * len(self.contexts) + device) % 2**31,
-                               ctx=context)
+                mx.random.seed((self._seed * SEED_STRIDE + part * len(self.contexts) + device) % 2**31, ctx=context)
 
     def forward(self, images, is_train=True):
         """images (B, 3, H, W) uint8 -> embedding (B, D) float32 on the first context."""
@@ -74,22 +82,50 @@ class Backbone:
         self._module.backward([d_embedding])
 
     def update(self, num_update):
-        """Sum the gradients over the devices and take the SGD step of that number, with the learning rate of it.
+        """Sum the gradients over devices and processes and take the SGD step of that number, with its learning rate.
 
         In half precision a step whose gradients overflowed is skipped, see recognition/loss_scale.py; UserError after
         too many of them.
         """
+        gradients = self._sum_over_processes()
         if self.loss_scale is not None:
-            finite = all_finite(self._module._exec_group.grad_arrays)
+            finite = all_finite(gradients)
             if not self.loss_scale.accept(finite, num_update):
                 self._module._params_dirty = True              # the running statistics have moved all the same
                 return
         self._module._optimizer.num_update = num_update        # skipped steps count, as for the class centers
         self._module.update()
 
+    def _sum_over_processes(self):
+        """-> per parameter the list of gradients that are still to be summed. Nothing here waits.
+
+        With several processes the first device gets the sum over all devices of all processes, the others get 0.
+        Each sum begins as soon as the backward pass has left the gradient.
+        """
+        gradients = self._module._exec_group.grad_arrays
+        if self.collective.world_size == 1:
+            return gradients
+        for total, *others in gradients:
+            for other in others:
+                total += other.as_in_context(total.context)
+                other[:] = 0
+        totals = [copies[0] for copies in gradients]
+        self.collective.allreduce_sum(totals, 'gradients')
+        return [[total] for total in totals]
+
+    @property
+    def embed_batch_size(self):
+        """Images of one call of embed()."""
+        return self.batch_size * self.collective.world_size
+
     def embed(self, images):
-        """images (B, 3, H, W) uint8 NumPy -> embedding (B, D) NumPy; nothing is trained."""
-        return self.forward(mx.nd.array(images, dtype='uint8'), is_train=False).asnumpy()
+        """images (B * world_size, 3, H, W) uint8 NumPy, the same in all processes -> embedding of all, NumPy.
+
+        Each process computes its B rows. Nothing is trained.
+        """
+        own = images[self.collective.rank * self.batch_size:][:self.batch_size]
+        embedding = self.forward(mx.nd.array(own, dtype='uint8'), is_train=False)
+        return self.collective.allgather(embedding, 'embeddings').asnumpy()
 
     def parameters(self):
         """(arg_params, aux_params) on the host. Running statistics are averaged over the devices."""
@@ -108,10 +144,21 @@ class Backbone:
         self._module.set_params(arg_params, aux_params)
 
     def average_statistics(self):
-        """Give every device the same running statistics: what is evaluated is what is saved."""
+        """Give every device of every process their mean running statistics: what is evaluated is what is saved."""
         self.settle()
-        if len(self.contexts) > 1:
-            self.set_parameters(*self.parameters())
+        if len(self.contexts) * self.collective.world_size == 1:
+            return
+        parameters, statistics = self.parameters()
+        self.collective.allreduce_sum(statistics.values(), 'running_statistics')
+        for array in statistics.values():
+            array /= self.collective.world_size
+        self.set_parameters(parameters, statistics)
+
+    def take_first(self):
+        """Take the parameters of rank 0."""
+        parameters, statistics = self.parameters()
+        self.collective.broadcast([*parameters.values(), *statistics.values()], 'parameters')
+        self.set_parameters(parameters, statistics)
 
     @property
     def num_parameters(self):
@@ -120,7 +167,8 @@ class Backbone:
     def training_arrays(self):
         """Yield (name, NumPy float32 array) of all that training changes, one copy at a time:
 
-        weight/NAME, of half precision the master weight; momentum/NAME; statistics/DEVICE/NAME, running statistics.
+        weight/NAME, of half precision the master weight; momentum/NAME; statistics/DEVICE/NAME, running
+        statistics of all devices of all processes. All processes take all of them: they exchange the statistics.
         """
         self.settle()
         group = self._module._exec_group
@@ -130,8 +178,9 @@ class Backbone:
             yield 'weight/' + name, weight.asnumpy().astype(np.float32, copy=False)
             yield 'momentum/' + name, np.zeros(weight.shape, np.float32) if momentum is None else momentum.asnumpy()
         for name, copies in zip(group.aux_names, group.aux_arrays):
-            for device, array in enumerate(copies):
-                yield 'statistics/%d/%s' % (device, name), array.asnumpy().astype(np.float32, copy=False)
+            own = np.stack([array.asnumpy().astype(np.float32, copy=False) for array in copies])
+            for device, array in enumerate(self.collective.allgather(own, 'saved_statistics')):
+                yield 'statistics/%d/%s' % (device, name), array
 
     def _optimizer_state(self, index, name):
         """(momentum, master weight) of a parameter as MXNet's optimizer keeps them, None for what it does not have."""
@@ -177,12 +226,13 @@ class Backbone:
                 updater.states_synced[key] = False             # goes to its device at the first update
 
     def _restore_statistics(self, arrays):
-        group, count = self._module._exec_group, len(self.contexts)
+        group, count, rank = self._module._exec_group, len(self.contexts), self.collective.rank
         num_saved = len({key.split('/')[1] for key in arrays if key.startswith('statistics/')})
         for name, copies in zip(group.aux_names, group.aux_arrays):
             saved = [arrays['statistics/%d/%s' % (device, name)] for device in range(num_saved)]
             for device, array in enumerate(copies):
-                array[:] = saved[device] if num_saved == count else np.mean(saved, axis=0)
+                same = num_saved == count * self.collective.world_size
+                array[:] = saved[rank * count + device] if same else np.mean(saved, axis=0)
         self._module._params_dirty = True
 
 

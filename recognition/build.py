@@ -8,10 +8,12 @@ import os
 from types import SimpleNamespace
 
 from common.label_table import folders
+from common.sequential_set import find_parts
 from common.verification import load_bin
+from recognition.agreement import all_or_none, facts_of, require_agreement
 from recognition.backbone import Backbone
+from recognition.batch_decoder import MAX_THREADS, usable_cores
 from recognition.checkpoint import CheckpointRule, Checkpoints
-from recognition.collective import LocalCollective
 from recognition.devices import has_half_products
 from recognition.image_iter import get_face_image_iter
 from recognition.loss_scale import make_loss_scale
@@ -32,28 +34,30 @@ log = logging.getLogger('shardface')
 CKPT_EVERY = '30m'
 
 
-def build_trainer(cfg, get_backbone, contexts, prefix, began=None):
+def build_trainer(cfg, get_backbone, contexts, prefix, collective, began=None):
     """cfg: complete configuration with dataset found; get_backbone: family name -> builder of its symbol.
 
     The Trainer goes on from a training state if cfg.resume says so. began: when max_minutes began, of time.monotonic.
+    UserError, in all processes, if one cannot read its data or differs from the others.
     """
-    train_iter = build_iter(cfg, len(contexts))
+    train_iter = all_or_none(collective, lambda: build_iter(cfg, len(contexts), collective), 'reader')
     cfg.num_classes = train_iter.num_classes
-    folder = StateFolder('%s-state' % prefix, cfg.keep)
-    found = folder.find(cfg.resume)
+    targets = all_or_none(collective, lambda: load_targets(cfg), 'targets')
+    folder = StateFolder('%s-state' % prefix, cfg.keep, collective)
+    found = all_or_none(collective, lambda: find_state(folder, cfg), 'state')
+    require_agreement(collective, facts_of(cfg, len(contexts), train_iter, data_files(cfg), targets, found))
     if found:
-        check_same_training(found, cfg)
         cfg.pretrained = ''                 # taken long ago
     solver = SolverOptions(MultiStepSchedule(cfg.lr, cfg.lr_steps, cfg.warmup), cfg.mom, cfg.wd, cfg.fc7_lr_mult,
                            cfg.fc7_wd_mult)
-    backbone = build_backbone(cfg, get_backbone, contexts, solver)
-    head = build_head(cfg, backbone.embedding_size, contexts)
+    backbone = build_backbone(cfg, get_backbone, contexts, solver, collective)
+    head = build_head(cfg, backbone.embedding_size, contexts, collective)
     log.info('%s: embedding of %d numbers; %d classes in shards of %s', cfg.network, backbone.embedding_size,
              head.num_classes, ', '.join(str(shard.num_classes) for shard in head.shards))
     checkpoints = Checkpoints(prefix, build_symbol(cfg, get_backbone), CheckpointRule(cfg.ckpt))
-    validator = Validator(load_targets(cfg), cfg.image_shape[:2])
+    validator = Validator(targets, cfg.image_shape[:2])
     options = TrainerOptions(cfg.frequent, cfg.verbose, cfg.max_steps, cfg.end_epoch)
-    stop = Stop(60 * cfg.max_minutes or math.inf, began)
+    stop = Stop(60 * cfg.max_minutes or math.inf, began, collective=collective)
     every = (CKPT_EVERY if cfg.ckpt else 0) if cfg.ckpt_every is None else cfg.ckpt_every
     saver = StateSaver(folder, SaveRule(every), cfg, stop)
     module = ParallModule(backbone, head, solver, cfg.freeze_backbone)
@@ -64,9 +68,11 @@ def build_trainer(cfg, get_backbone, contexts, prefix, began=None):
     return trainer
 
 
-def build_iter(cfg, num_devices):
+def build_iter(cfg, num_devices, collective):
     height, width, channels = cfg.image_shape
-    options = SimpleNamespace(**dict(cfg, batch_size=cfg.per_batch_size * num_devices))
+    threads = cfg.data_threads or max(1, min(MAX_THREADS, usable_cores() // collective.local_size))
+    options = SimpleNamespace(**dict(cfg, batch_size=cfg.per_batch_size * num_devices, data_threads=threads,
+                                     rank=collective.rank, world_size=collective.world_size))
     paths = [os.path.join(folder, 'train.rec') for folder in folders(cfg.dataset_path)]
     return get_face_image_iter(options, (channels, height, width), paths)
 
@@ -82,24 +88,25 @@ def build_symbol(cfg, get_backbone, **training):
     return builder(embedding_size=cfg.emb_size, **settings, **training)
 
 
-def build_backbone(cfg, get_backbone, contexts, solver):
+def build_backbone(cfg, get_backbone, contexts, solver, collective):
     training = {'prelu': 'fast'}            # the plain operator's own slope gradient is wrong in symbols
     if cfg.fp16:
         training.update(dtype='float16', half_products=has_half_products(contexts[0]))
     height, width, channels = cfg.image_shape
     backbone = Backbone(build_symbol(cfg, get_backbone, **training), contexts, cfg.per_batch_size * len(contexts),
-                        (channels, height, width), cfg.seed)
+                        (channels, height, width), cfg.seed, collective)
     if cfg.pretrained:
         take_pretrained(backbone, cfg.pretrained, cfg.pretrained_epoch)
+    backbone.take_first()
     backbone.init_optimizer(solver, cfg.kvstore, make_loss_scale(cfg.fp16_scale))
     return backbone
 
 
-def build_head(cfg, embedding_size, contexts):
+def build_head(cfg, embedding_size, contexts, collective):
     margin = None
     if cfg.loss_name != 'softmax':
         margin = Margin(cfg.loss_m1, cfg.loss_m2, cfg.loss_m3, cfg.loss_s)
-    return Head.initial(cfg.num_classes, embedding_size, contexts, margin, cfg.seed, LocalCollective(),
+    return Head.initial(cfg.num_classes, embedding_size, contexts, margin, cfg.seed, collective,
                         block_size=cfg.head_block_size, with_bias=margin is None and not cfg.fc7_no_bias,
                         sample_ratio=cfg.sample_ratio, keep_logits=cfg.head_memory != 'lean',
                         sub_centers=cfg.sub_centers, interclass_filter=cfg.interclass_filter,
@@ -111,6 +118,22 @@ def make_product(cfg, contexts):
     if not cfg.fp16:
         return Product
     return functools.partial(HalfProduct, native=has_half_products(contexts[0]))
+
+
+def find_state(folder, cfg):
+    """What StateFolder.find found, None for a fresh start. UserError if it is of another training."""
+    found = folder.find(cfg.resume)
+    if found:
+        check_same_training(found, cfg)
+    return found
+
+
+def data_files(cfg):
+    """Paths of the training files, which all processes must have alike."""
+    files = []
+    for path_imgrec in [os.path.join(folder, 'train.rec') for folder in folders(cfg.dataset_path)]:
+        files += find_parts(path_imgrec) if cfg.is_shuffled_rec else [path_imgrec, path_imgrec[:-3] + 'idx']
+    return files
 
 
 def load_targets(cfg):

@@ -16,6 +16,7 @@ from common.class_rows import class_file, load_head_range
 from common.errors import UserError
 from common.files import discard, replacing
 from common.mxnet_loader import mx
+from recognition.agreement import replacing_together
 
 log = logging.getLogger('shardface')
 
@@ -42,9 +43,11 @@ def save_backbone(prefix, number, symbol, arg_params, aux_params):
 
 
 def save_head(prefix, number, head):
-    """Write this process's shards, one file per array, block by block: no second copy of a shard."""
-    with replacing(head_folder(prefix, number)) as folder:
-        folder.mkdir(parents=True)
+    """Write this process's shards, one file per array, block by block: no second copy of a shard.
+
+    The folder is there when all processes have written theirs.
+    """
+    with replacing_together(head_folder(prefix, number), head.collective) as folder:
         write_head(head, lambda name: open(str(folder / name), 'wb'))
 
 
@@ -131,12 +134,15 @@ class Checkpoints:
         self.prefix, self.symbol, self.rule = prefix, symbol, rule
 
     def save(self, module, accuracy, final=False):
-        """Save now if the rule says so. Returns the numbers written."""
-        numbers = self.rule.numbers(accuracy, final)
-        for rest in pathlib.Path(self.prefix).parent.glob('.%s-*.partial' % pathlib.Path(self.prefix).name):
-            discard(rest)                              # a killed run left it
+        """Save now if the rule says so. Returns the numbers written. Rank 0 writes the backbone and decides."""
+        collective = module.head.collective
+        numbers = collective.exchange(self.rule.numbers(accuracy, final), 'checkpoint_numbers')[0]
+        if collective.rank == 0:
+            for rest in pathlib.Path(self.prefix).parent.glob('.%s-*.partial' % pathlib.Path(self.prefix).name):
+                discard(rest)                          # a killed run left it
         for number in numbers:
-            save_backbone(self.prefix, number, self.symbol, *module.backbone.parameters())
+            if collective.rank == 0:
+                save_backbone(self.prefix, number, self.symbol, *module.backbone.parameters())
             save_head(self.prefix, number, module.head)
             log.info('saved %s', params_path(self.prefix, number))
         return numbers

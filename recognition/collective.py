@@ -13,6 +13,7 @@ from common.errors import UserError
 log = logging.getLogger('shardface')
 
 INSTALL = 'python -m recognition.install_horovod'
+LOST = 'Horovod', 'horovod', 'gloo', 'MPI', 'NCCL', 'nccl', 'Connection ', 'Read error', 'Broken pipe'
 
 
 class LocalCollective:
@@ -109,10 +110,10 @@ class HorovodCollective(LocalCollective):
         try:
             yield
         except self._mx.MXNetError as error:
-            if not any(word in str(error) for word in ('Horovod', 'horovod', 'gloo', 'MPI', 'NCCL', 'nccl')):
+            if not any(sign in str(error) for sign in LOST):
                 raise
             raise UserError('rank %d lost the other processes: one of them ended, and its own message says why, or the '
-                            'network failed (%s)' % (self.rank, last_line(error))) from None
+                            'network failed (%s)' % (self.rank, last_line(error).partition('. ')[0])) from None
 
 
 def last_line(error):

@@ -84,12 +84,36 @@ def describe_gpus(num_gpus):
     return 'GPU 0 only' if num_gpus == 1 else 'GPUs 0 to %d only' % (num_gpus - 1)
 
 
-def contexts(request):
-    """Request -> list of MXNet contexts, one per device. UserError if one is not there. Imports MXNet."""
+def own_devices(devices, request, local_rank, local_size):
+    """Those of `devices`, of resolve, that belong to one of the processes of a host.
+
+    GPUs that are not named by --devices gpu:NUMBERS are divided over the processes; CPU devices and GPUs named so
+    are what each process takes. UserError if they cannot be divided.
+    """
+    named = request.origin.startswith('--devices') and request.numbers
+    if local_size == 1 or named or devices[0][0] == CPU:
+        return devices
+    count, rest = divmod(len(devices), local_size)
+    if rest or not count:
+        raise UserError('%s: %s cannot be divided over the %d processes of this host: start %d of them, or name the '
+                        'GPUs of each process' % (request.origin, describe_count(devices), local_size, len(devices)))
+    return devices[local_rank * count:][:count]
+
+
+def describe_count(devices):
+    return '1 GPU' if len(devices) == 1 else '%d GPUs' % len(devices)
+
+
+def contexts(request, local_rank=0, local_size=1):
+    """Request -> list of MXNet contexts, one per device of this process, which is one of local_size on this host.
+
+    UserError if one is not there. Imports MXNet.
+    """
     from common.mxnet_loader import mx
     try:
         num_gpus = 0 if request.kind == CPU else mx.context.num_gpus()
     except mx.MXNetError as error:
         raise UserError('MXNet cannot look for GPUs (%s): check the driver, or use --devices cpu'
                         % str(error).strip().splitlines()[-1]) from None
-    return [mx.Context(*device) for device in resolve(request, num_gpus)]
+    devices = own_devices(resolve(request, num_gpus), request, local_rank, local_size)
+    return [mx.Context(*device) for device in devices]

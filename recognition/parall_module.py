@@ -42,7 +42,7 @@ class Head:
         statistics = self._merge(parts, embedding.context)
         d_features = [shard.backward(log_sum, *solver)
                       for shard, log_sum in zip(self.shards, self._on_each_device(statistics.log_sum))]
-        total = sum_on(embedding.context, d_features)                              # (N, D)
+        total = sum_on(features, d_features)                                       # (N, D)
         d_unit = self.collective.reduce_scatter_sum(total, 'd_features')           # (B, D)
         return statistics, self._through_unit(d_unit, unit, inverse_norm)
 
@@ -70,9 +70,10 @@ class Head:
         return Statistics.merge(self.collective.allgather(own, 'head_statistics'))
 
 
-def sum_on(context, arrays):
-    """Sum of the arrays that are not None, on one context."""
-    return mx.nd.add_n(*[array.as_in_context(context) for array in arrays if array is not None])
+def sum_on(like, arrays):
+    """Sum of the arrays that are not None; zeros if there are none. Shape and context are those of `like`."""
+    parts = [array.as_in_context(like.context) for array in arrays if array is not None]
+    return mx.nd.add_n(*parts) if parts else mx.nd.zeros_like(like)
 
 
 class ParallModule:

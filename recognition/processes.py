@@ -1,4 +1,7 @@
 """Which process of a job this one is, as its launcher says in the environment. Known before MXNet starts."""
+import os
+import sys
+import traceback
 from collections import namedtuple
 
 from common.errors import UserError
@@ -34,6 +37,25 @@ def _read(environ, names):
         raise UserError('the environment says %s, which is no process of a job: start the program with horovodrun or '
                         'mpirun, or unset these' % shown)
     return place
+
+
+def run_in_job(call, environ):
+    """call() -> the exit code that it returned. A process of a job that fails ends here and at once.
+
+    At an ordinary exit Horovod and MXNet would wait for processes that may be gone.
+    """
+    if not any(names[0] in environ for names in LAUNCHERS):
+        return call()
+    try:
+        code = call()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def refuse_parameter_server(environ):

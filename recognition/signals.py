@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 
+from recognition.collective import LocalCollective
+
 SIGNALS = signal.SIGTERM, signal.SIGINT
 
 
@@ -15,8 +17,9 @@ class Stop:
     thread, where Python has no signals, there is the time limit only.
     """
 
-    def __init__(self, seconds=math.inf, began=None, clock=time.monotonic):
-        """seconds: time limit, from `began` (of the clock, None for now) on."""
+    def __init__(self, seconds=math.inf, began=None, clock=time.monotonic, collective=None):
+        """seconds: time limit, from `began` (of the clock, None for now) on. collective: None for one process."""
+        self._collective = collective or LocalCollective()
         self._clock, self._mark = clock, clock()
         self._end = (self._mark if began is None else began) + seconds
         self._longest_step, self.reserve = 0.0, 0.0
@@ -48,12 +51,17 @@ class Stop:
     def is_wanted(self, seconds=0.0):
         """Whether to stop now: there was a signal, or what comes next no longer fits before the time limit.
 
+        All processes ask at the same time, and stop if one has a reason.
+
         seconds: of what comes next besides a step; `reserve` seconds are left for saving. self.reason then says why.
         """
         if self.signal is not None:
             self.reason = signal.Signals(self.signal).name
         elif self._clock() + self._longest_step + self.reserve + seconds > self._end:
             self.reason = 'the time limit'
+        if self._collective.world_size > 1:
+            found = self._collective.exchange([self.signal, self.reason], 'stop')
+            self.signal, self.reason = next((pair for pair in found if pair[1]), (self.signal, None))
         return self.reason is not None
 
     @property

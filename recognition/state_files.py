@@ -48,10 +48,10 @@ class StateWriter:
                 with archive.open(zipfile.ZipInfo(key + '.npy'), 'w', force_zip64=True) as entry:
                     np.lib.format.write_array(entry, array, version=(1, 0), allow_pickle=False)
 
-    def finish(self, facts):
-        """Write the manifest: facts, a dict for JSON, and what was written."""
+    def finish(self, facts, files):
+        """Write the manifest: facts, a dict for JSON, and `files` of all writers of this folder."""
         manifest = dict({'format': FORMAT, 'version': FORMAT_VERSION}, **facts)
-        manifest['files'] = self.files
+        manifest['files'] = files
         text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False).encode() + b'\n'
         (self.folder / MANIFEST).write_bytes(text)
         (self.folder / SEAL).write_bytes(seal(text))

@@ -7,8 +7,10 @@ import re
 import shutil
 
 from common.errors import UserError
-from common.files import discard, replacing
-from common.temporary_folder import locked, remove_leftovers
+from common.files import discard
+from common.temporary_folder import remove_leftovers
+from recognition.agreement import replacing_together
+from recognition.collective import LocalCollective
 from recognition.state_files import MANIFEST, DamagedState, check_files, read_manifest
 
 log = logging.getLogger('shardface')
@@ -21,9 +23,9 @@ _NAME = re.compile(r'step-(\d{8,})')
 class StateFolder:
     """Every state is written under another name, and bears its own when it is complete."""
 
-    def __init__(self, path, keep=2):
-        """keep: how many states of a run stay."""
-        self.path, self.keep = pathlib.Path(path), keep
+    def __init__(self, path, keep=2, collective=None):
+        """keep: how many states of a run stay. collective: None for one process."""
+        self.path, self.keep, self.collective = pathlib.Path(path), keep, collective or LocalCollective()
         self._newest_own = None                      # step from which on states are this run's; None before the first
 
     def states(self):
@@ -73,7 +75,7 @@ class StateFolder:
         own = found is not None and found[0].parent == self.path.absolute()
         self._newest_own = found[1]['num_update'] if own else -1
         others = [path for step, path in self.states().items() if step > self._newest_own]
-        if others and found is None:
+        if others and found is None and self.collective.rank == 0:
             log.warning('%s holds a training state of an earlier run: --resume auto would go on with it; it is moved '
                         'aside at the first save', others[0])
 
@@ -81,18 +83,23 @@ class StateFolder:
         """Write a state: write(folder) fills the folder. Then remove old ones. size: bytes, about. UserError."""
         path = self.path / ('step-%08d' % step)
         try:
-            self.path.mkdir(exist_ok=True)
-            remove_leftovers(os.path.join(glob.escape(str(self.path)), '.*.partial'))
-            check_space(self.path, size)
-            self._move_aside()
-            with replacing(path) as partial, locked(str(partial)):
+            if self.collective.rank == 0:
+                self._make_room(size)
+            with replacing_together(path, self.collective) as partial:
                 write(partial)
             self._newest_own = step
-            for old in list(self.states().values())[self.keep:]:
-                remove(old)
+            if self.collective.rank == 0:
+                for old in list(self.states().values())[self.keep:]:
+                    remove(old)
         except OSError as error:
             raise UserError('cannot write %s: %s' % (path, error.strerror or error)) from None
         return path
+
+    def _make_room(self, size):
+        self.path.mkdir(exist_ok=True)
+        remove_leftovers(os.path.join(glob.escape(str(self.path)), '.*.partial'))
+        check_space(self.path, size)
+        self._move_aside()
 
     def _move_aside(self):
         """States beyond the one this run began from belong to another run, or are damaged: they are kept elsewhere."""

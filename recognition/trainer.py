@@ -7,6 +7,7 @@ from common.errors import UserError
 
 log = logging.getLogger('shardface')
 
+MEGABYTE = 1e6
 ACCURACY_SAMPLES = 5      # steps per log line on which accuracy is measured: it costs a pass over the logits
 
 
@@ -33,13 +34,14 @@ class Meter:
     Values are read one step late, so that reading one does not wait for the step that was just begun.
     """
 
-    def __init__(self, train_iter):
-        self._train_iter, self._pending = train_iter, None
+    def __init__(self, train_iter, collective):
+        self._train_iter, self._collective, self._pending = train_iter, collective, None
         self._restart()
 
     def _restart(self):
         self._losses, self._accuracies = [], []
         self._begin, self._waited = time.monotonic(), self._train_iter.wait_seconds
+        self._sent = self._collective.sent_bytes
 
     def add(self, step, statistics, measured):
         """Take in a step that was begun. UserError if the loss of the step before is not finite."""
@@ -68,7 +70,8 @@ class Meter:
         waited = self._train_iter.wait_seconds - self._waited
         values = {'loss': mean(self._losses), 'accuracy': mean(self._accuracies),
                   'images_per_second': len(self._losses) * images_per_step / seconds,
-                  'wait_share': min(1.0, waited / seconds)}
+                  'wait_share': min(1.0, waited / seconds),
+                  'sent_megabytes': (self._collective.sent_bytes - self._sent) / max(1, len(self._losses)) / MEGABYTE}
         self._restart()
         return values
 
@@ -92,7 +95,7 @@ class Trainer:
 
         When self.stop wants it, it ends earlier: with the step that it is at, and a training state.
         """
-        meter = Meter(self.train_iter)
+        meter = Meter(self.train_iter, self.module.head.collective)
         with self.stop:
             self._verify_if_due(meter)                         # if a stop came before it
             for batch in self._batches():
@@ -142,13 +145,15 @@ class Trainer:
                 yield batch
 
     def _log(self, step, meter):
-        rows = self.train_iter.batch_size * self.module.head.collective.world_size
+        processes = self.module.head.collective.world_size
+        rows = self.train_iter.batch_size * processes
         values = meter.report(rows)
         scale = self.module.backbone.loss_scale
-        log.info('step %d/%s epoch %d loss %.4f accuracy %.4f lr %.3g %.1f images/s, waiting for data %.1f%%%s',
+        log.info('step %d/%s epoch %d loss %.4f accuracy %.4f lr %.3g %.1f images/s, waiting for data %.1f%%%s%s',
                  step, self.total_steps, self.train_iter.epoch, values['loss'], values['accuracy'],
                  self.module.lr, values['images_per_second'], 100 * values['wait_share'],
-                 '' if scale is None else ', %s' % scale)
+                 '' if scale is None else ', %s' % scale,
+                 '' if processes == 1 else ', %.2f MB sent per step' % values['sent_megabytes'])
 
     def _verify_and_save(self, step, final):
         begin, self.verified_at = time.monotonic(), step

@@ -1,4 +1,5 @@
 """A training -> its state on disk, and back. What the files hold is described in docs/checkpoints.md."""
+import collections
 import datetime
 import logging
 import math
@@ -26,14 +27,21 @@ BYTES_PER_SECOND = 1e8               # of saving, before it was measured
 def write_state(folder, trainer, cfg):
     """Write the state of a Trainer into a folder that is there; returns the number of bytes.
 
+    Each process writes its classes, rank 0 the rest.
     Numbers that are not finite are not saved: UserError.
     """
-    writer, step = StateWriter(folder), trainer.module.num_update
-    writer.arrays(BACKBONE, finite(trainer.module.backbone.training_arrays(), step))
+    writer, step, collective = StateWriter(folder), trainer.module.num_update, trainer.module.head.collective
+    arrays = finite(trainer.module.backbone.training_arrays(), step)
+    if collective.rank == 0:
+        writer.arrays(BACKBONE, arrays)
+    else:
+        collections.deque(arrays, maxlen=0)
     check_centers(trainer.module.head, step)
     write_head(trainer.module.head, lambda name: writer.create('%s/%s' % (HEAD, name)))
-    writer.finish(facts(trainer, cfg))
-    return writer.size
+    files = collective.exchange(writer.files, 'state_files')
+    if collective.rank == 0:
+        writer.finish(facts(trainer, cfg), {name: entry for part in files for name, entry in part.items()})
+    return sum(entry['bytes'] for part in files for entry in part.values())
 
 
 def finite(arrays, step):
@@ -117,7 +125,8 @@ class StateSaver:
             self._stop.reserve = 2 * state_size(trainer.module) / BYTES_PER_SECOND
 
     def is_due(self, step):
-        return self.rule.is_due(step)
+        """Rank 0 decides for all."""
+        return self.folder.collective.exchange(self.rule.is_due(step), 'save_due')[0]
 
     def save(self, trainer):
         """Save, unless this step is saved already; says time and size."""

@@ -20,7 +20,7 @@ class Validator:
         accuracies = []
         for vset in self.sets:
             begin = time.monotonic()
-            result = evaluate(vset, backbone.embed, backbone.batch_size, self.image_size)
+            result = evaluate(vset, backbone.embed, backbone.embed_batch_size, self.image_size)
             log.info('verification %s at step %d: accuracy %.4f +- %.4f, with flip %.4f +- %.4f, '
                      'XNorm %.2f, %.1f s%s', vset.name, num_update, result.accuracy, result.accuracy_std,
                      result.accuracy_flip, result.accuracy_flip_std, result.xnorm, time.monotonic() - begin,

@@ -28,13 +28,19 @@ def half_symbol():
 
 
 def tiny_module(num_devices=1, batch_size=12, seed=0, lr=0.02, lr_steps=(), margin=(1, 0.5, 0), keep_logits=True,
-                loss_scale=None, kvstore='device', num_classes=NUM_CLASSES, **options):
-    """loss_scale: of half precision; None for float32. options: of Head.initial."""
+                loss_scale=None, kvstore='device', num_classes=NUM_CLASSES, collective=None, **options):
+    """batch_size: of the process. loss_scale: of half precision; None for float32. collective: None for one process.
+
+    options: of Head.initial.
+    """
+    collective = collective or LocalCollective()
     contexts = [mx.cpu(device) for device in range(num_devices)]
     solver = SolverOptions(MultiStepSchedule(lr, lr_steps))
-    backbone = Backbone(half_symbol() if loss_scale else tiny_symbol(), contexts, batch_size, (3, SIZE, SIZE), seed)
+    backbone = Backbone(half_symbol() if loss_scale else tiny_symbol(), contexts, batch_size, (3, SIZE, SIZE), seed,
+                        collective)
+    backbone.take_first()
     backbone.init_optimizer(solver, kvstore, loss_scale)
-    head = Head.initial(num_classes, EMBEDDING, contexts, Margin(*margin, scale=16.0), seed, LocalCollective(),
+    head = Head.initial(num_classes, EMBEDDING, contexts, Margin(*margin, scale=16.0), seed, collective,
                         block_size=5, keep_logits=keep_logits, **options)
     return ParallModule(backbone, head, solver)
 

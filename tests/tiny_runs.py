@@ -3,6 +3,7 @@ import numpy as np
 
 from common.mxnet_loader import mx
 from recognition.build import build_trainer
+from recognition.collective import LocalCollective
 from recognition.settings import complete, defaults
 from symbols.blocks import Layers
 
@@ -35,7 +36,8 @@ def tiny_trainer(set_folder, folder, num_devices=1, **settings):
     dataset_path = set_folder if isinstance(set_folder, list) else str(set_folder)
     cfg = complete(dict(defaults(), **dict(FLAGS, dataset_path=dataset_path, **settings)))
     folder.mkdir(exist_ok=True)
-    return build_trainer(cfg, tiny_builder, [mx.cpu(number) for number in range(num_devices)], str(folder / 'model'))
+    contexts = [mx.cpu(number) for number in range(num_devices)]
+    return build_trainer(cfg, tiny_builder, contexts, str(folder / 'model'), LocalCollective())
 
 
 def state_path(folder, step):

@@ -1,0 +1,87 @@
+"""What the processes of the jobs of test_distributed run:  python -m tests.distributed_worker NAME FOLDER"""
+import os
+import pathlib
+import sys
+
+import numpy as np
+
+from common.mxnet_loader import mx
+from recognition.agreement import replacing_together
+from recognition.collective import connect
+from recognition.loss_scale import ConstantScale
+from recognition.processes import find_place, run_in_job
+from tests.tiny import TinyIter, tiny_module
+
+GLOBAL_BATCH, STEPS = 12, 20
+VARIANTS = {
+    'fast': {}, 'lean': {'keep_logits': False}, 'partial': {'sample_ratio': 0.4}, 'half': {'loss_scale': 64.0},
+    'few classes': {'num_classes': 3, 'sample_ratio': 0.9},
+}
+
+
+def steps_of(variant, num_devices, collective=None):
+    """{name: array}: losses of 20 steps on global batches of 12, and what was learned by this process."""
+    options = dict(VARIANTS[variant])
+    if 'loss_scale' in options:
+        options['loss_scale'] = ConstantScale(options['loss_scale'])
+    rank, world_size = (collective.rank, collective.world_size) if collective else (0, 1)
+    own = slice(rank * GLOBAL_BATCH // world_size, (rank + 1) * GLOBAL_BATCH // world_size)
+    module = tiny_module(num_devices, GLOBAL_BATCH // world_size, collective=collective, **options)
+    losses = []
+    for batch in TinyIter(GLOBAL_BATCH, batches_per_epoch=STEPS):
+        labels = batch.label[0] % module.head.num_classes
+        losses.append(float(module.train_step(mx.io.DataBatch([batch.data[0][own]], [labels[own]])).loss().asscalar()))
+    learned = {'losses': np.array(losses)}
+    for block in (block for shard in module.head.shards for block in shard.blocks):
+        learned['centers %d' % block.start] = block.weight.asnumpy()
+    for name, array in module.backbone.parameters()[0].items():
+        learned[name] = array.asnumpy()
+    return learned
+
+
+def train(collective, folder):
+    """All variants, one after the other."""
+    num_devices = 4 // collective.world_size
+    for variant in VARIANTS:
+        np.savez(str(folder / ('%s-%d.npz' % (variant, collective.rank))), **steps_of(variant, num_devices, collective))
+
+
+def names(collective, folder):
+    """Counts of bytes and the identity of repeated names: two steps use the same names."""
+    module = tiny_module(1, 6, collective=collective)
+    batches = TinyIter(6, batches_per_epoch=2)
+    sent = []
+    for batch in batches:
+        before = collective.sent_bytes
+        module.train_step(batch).loss().wait_to_read()
+        sent.append(collective.sent_bytes - before)
+    (folder / ('sent-%d.txt' % collective.rank)).write_text(' '.join(map(str, sent)))
+
+
+def fail_while_writing(collective, folder):
+    """The last rank fails while all write a folder: it must not appear."""
+    with replacing_together(folder / 'result', collective) as path:
+        (path / ('part%d' % collective.rank)).write_text('here')
+        if collective.rank == collective.world_size - 1:
+            raise OSError(28, 'No space left on device')
+
+
+def write_together(collective, folder):
+    """Each rank writes its part of one folder."""
+    with replacing_together(folder / 'result', collective) as path:
+        (path / ('part%d' % collective.rank)).write_text('here')
+    assert len(os.listdir(str(folder / 'result'))) == collective.world_size, 'a part is missing'
+
+
+CASES = {function.__name__: function for function in (train, names, fail_while_writing, write_together)}
+
+
+
+def main():
+    joined = connect(find_place(os.environ))
+    with joined.explaining():
+        CASES[sys.argv[1]](joined, pathlib.Path(sys.argv[2]))
+
+
+if __name__ == '__main__':
+    run_in_job(main, os.environ)

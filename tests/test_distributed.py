@@ -1,0 +1,190 @@
+"""Jobs of several real processes over Gloo, on this machine. tests/distributed_worker.py is what they run."""
+import os
+import re
+import signal
+
+import numpy as np
+import pytest
+
+from common.recordio import pack
+from common.verification import write_bin
+from tests.distributed_worker import VARIANTS, steps_of
+from tests.launcher import job, needs_horovod
+from tests.make_sets import identity_set, jpeg
+
+pytestmark = needs_horovod
+
+WORKER = '-m', 'tests.distributed_worker'
+SMALL = ('train_parall.py', '--network', 'demo', '--dataset', 'casia', '--per-batch-size', '2', '--devices', 'cpu:1',
+         '--set', 'val_targets=')
+SECONDS = 30                         # after the end of one process all must be gone
+
+
+def run_worker(folder, world_size, name, seconds=120):
+    with job(folder / 'out', world_size, [*WORKER, name, str(folder)]) as running:
+        return running.wait(seconds), running.text()
+
+
+# Numbers
+
+@pytest.fixture(scope='module')
+def alone():
+    """{variant: what one process with four devices learns}."""
+    return {variant: steps_of(variant, 4) for variant in VARIANTS}
+
+
+@pytest.mark.parametrize('world_size', [2, 4])
+def test_processes_and_devices_can_be_exchanged(tmp_path, alone, world_size):
+    """1 x 4, 2 x 2 and 4 x 1 give one loss curve, one backbone and the same centers."""
+    codes, text = run_worker(tmp_path, world_size, 'train')
+    assert codes == [0] * world_size, text
+    for variant, wanted in alone.items():
+        parts = [dict(np.load(str(tmp_path / ('%s-%d.npz' % (variant, rank))))) for rank in range(world_size)]
+        slack = dict(rtol=2e-2, atol=2e-2) if variant == 'half' else dict(rtol=1e-5, atol=1e-5)
+        assert set().union(*parts) == set(wanted)
+        for part in parts:
+            for name, array in part.items():
+                np.testing.assert_allclose(array, wanted[name], err_msg='%s %s' % (variant, name), **slack)
+
+
+def test_bytes_of_a_step_are_the_least_possible(tmp_path):
+    codes, text = run_worker(tmp_path, 2, 'names')
+    assert codes == [0, 0], text
+    features = 6 * 16 * 4                                                  # sent once, and its gradient once back
+    parameters = 4 * (8 * 3 * 9 + 16 * 8 * 25 + 16)
+    least = 2 * features + 6 * 8 + 4 * 12 * 4 + parameters
+    for rank in range(2):
+        assert (tmp_path / ('sent-%d.txt' % rank)).read_text() == '%d %d' % (least, least)
+
+
+def test_a_folder_of_all_is_there_when_all_have_written(tmp_path):
+    codes, text = run_worker(tmp_path, 3, 'write_together')
+    assert codes == [0] * 3, text
+    assert sorted(os.listdir(str(tmp_path / 'result'))) == ['part0', 'part1', 'part2']
+
+
+def test_a_folder_that_one_could_not_write_does_not_appear(tmp_path):
+    codes, text = run_worker(tmp_path, 2, 'fail_while_writing', SECONDS)
+    assert 0 not in codes and 'No space left' in text
+    assert not (tmp_path / 'result').exists()
+
+
+# The whole program
+
+@pytest.fixture
+def face_set(tmp_path):
+    """Folder of 10 classes x 6 images."""
+    identity_set(tmp_path / 'set', 10, 6)
+    return tmp_path / 'set'
+
+
+def command(tmp_path, folder, *flags):
+    return [*SMALL, '--dataset-path', str(folder), '--models-root', str(tmp_path / 'models'), *flags]
+
+
+def test_one_log_one_backbone_and_each_rank_its_classes(tmp_path, face_set):
+    write_bin(str(face_set / 'own.bin'), [jpeg(number) for number in range(14)], [True, False] * 3 + [True])
+    flags = '--max-steps', '4', '--frequent', '1', '--verbose', '2', '--set', 'val_targets=own'
+    with job(tmp_path / 'out', 2, command(tmp_path, face_set, *flags)) as running:
+        assert running.wait(120) == [0, 0], running.text()
+        assert 'step 4/4 epoch 0 loss' in running.text(0) and 'verification own at step 4' in running.text(0)
+        assert re.search(r', \d+\.\d\d MB sent per step', running.text(0))
+        assert 'step' not in running.text(1) and 'INFO' not in running.text(1)
+    results = tmp_path / 'models' / 'demo-arcface-casia'
+    assert (results / 'model.log').read_text().count('step 4/4') == 1
+    heads = sorted(os.listdir(str(results / 'model-0000.head')))
+    assert [name for name in heads if name.startswith('centers')] == [
+        'centers-000000000-000000005.npy', 'centers-000000005-000000010.npy']
+    assert not [name for name in os.listdir(str(results)) if 'partial' in name]
+
+
+@pytest.mark.parametrize('world_size', [2, 3, 4])
+def test_103_records_in_batches_of_5(tmp_path, world_size):
+    """Parts of unequal size, several epochs: all ranks take the same number of steps."""
+    identity_set(tmp_path / 'set', 103, 1)
+    flags = '--per-batch-size', '5', '--end-epoch', '5', '--ckpt', '0'
+    with job(tmp_path / 'out', world_size, command(tmp_path, tmp_path / 'set', *flags)) as running:
+        assert running.wait(180) == [0] * world_size, running.text()
+        assert 'done: %d steps' % (5 * (103 // (5 * world_size))) in running.text(0)
+
+
+# Refused at start
+
+@pytest.mark.parametrize('flags, said', [
+    (('--lr', '0.3'), 'rank 1 does not fit the others: lr is 0.3 there and 0.1 in rank 0'),
+    (('--devices', 'cpu:2'), 'rank 1 does not fit the others: number of devices is 2 there and 1 in rank 0'),
+    (('--dataset-path', 'other'), "rank 1 does not fit the others: data is '"),
+    (('--dataset-path', 'nowhere'), 'rank 1: missing: '),
+], ids=['setting', 'devices', 'data', 'no data'])
+def test_a_rank_that_differs_is_named(tmp_path, face_set, flags, said):
+    identity_set(tmp_path / 'other', 10, 6, images={5: pack(0, jpeg(99), 5)})
+    flags = [str(tmp_path / flag) if flag in ('other', 'nowhere') else flag for flag in flags]
+    with job(tmp_path / 'out', 2, lambda rank: command(tmp_path, face_set, *(flags if rank else ()))) as running:
+        codes = running.wait(60)
+        assert 0 not in codes
+        for rank in range(2):
+            assert said in running.text(rank) and 'Traceback' not in running.text(rank)
+
+
+def test_a_batch_that_devices_cannot_share_is_refused(tmp_path, face_set):
+    with job(tmp_path / 'out', 2, command(tmp_path, face_set, '--per-batch-size', '64')) as running:
+        assert 0 not in running.wait(60)
+        assert '60 images < global batch 128 (64 per process x 2 processes)' in running.text(0)
+
+
+# Ends
+
+ENDLESS = '--max-steps', '100000', '--frequent', '1', '--ckpt', '0'
+
+
+def no_traceback(text):
+    return 'Traceback' not in text
+
+
+@pytest.mark.parametrize('number, rank', [(signal.SIGKILL, 1), (signal.SIGKILL, 0)])
+def test_all_end_when_one_is_killed(tmp_path, face_set, number, rank):
+    with job(tmp_path / 'out', 3, command(tmp_path, face_set, *ENDLESS)) as running:
+        running.wait_for('step 3/', 0)
+        running.processes[rank].send_signal(number)
+        codes = running.wait(SECONDS)
+        assert 0 not in codes
+        for other in {0, 1, 2} - {rank}:
+            assert 'lost the other processes' in running.text(other), running.text(other)
+            assert no_traceback(running.text(other))
+
+
+@pytest.mark.parametrize('number, ranks', [(signal.SIGINT, [0, 1]), (signal.SIGTERM, [1])])
+def test_a_signal_saves_and_ends_all(tmp_path, face_set, number, ranks):
+    """Also one that a single rank gets; the state is one that fewer processes go on from."""
+    flags = '--max-steps', '100000', '--frequent', '1', '--set', 'val_targets='
+    with job(tmp_path / 'out', 2, command(tmp_path, face_set, *flags)) as running:
+        running.wait_for('step 3/', 0)
+        for rank in ranks:
+            running.processes[rank].send_signal(number)
+        assert running.wait(SECONDS) == [128 + number] * 2, running.text()
+        assert 'stopped by %s after step' % number.name in running.text(0) and no_traceback(running.text())
+    stopped = int(re.search(r'after step (\d+)', running.text(0)).group(1))
+    more = ['--max-steps', str(stopped + 2), '--frequent', '1', '--resume', 'auto', '--per-batch-size']
+    for world_size, batch in (2, '2'), (1, '4'):
+        with job(tmp_path / ('out%d' % world_size), world_size,
+                 command(tmp_path, face_set, *more, batch, '--ckpt-every', '0')) as running:
+            assert running.wait(60) == [0] * world_size, running.text()
+            assert 'after step %d, epoch' % stopped in running.text(0)
+
+
+def test_a_wrong_label_is_found_by_all(tmp_path):
+    path = identity_set(tmp_path / 'set', 10, 6, images={44: pack(99, jpeg(43), 44)})
+    with job(tmp_path / 'out', 2, command(tmp_path, os.path.dirname(path), *ENDLESS)) as running:
+        assert 0 not in running.wait(60)
+        for rank in range(2):
+            assert 'error: rank 0: label 99 outside' in running.text(rank)
+            assert no_traceback(running.text(rank))
+
+
+def test_a_reader_that_fails_on_one_rank_ends_all_with_its_message(tmp_path):
+    broken = {key: pack((key - 1) // 6, b'nothing', key) for key in range(4, 60, 4)}
+    path = identity_set(tmp_path / 'set', 10, 6, images=broken)
+    with job(tmp_path / 'out', 2, command(tmp_path, os.path.dirname(path), *ENDLESS)) as running:
+        assert 0 not in running.wait(60)
+        assert re.search(r'error: .* corrupt images in one epoch', running.text()), running.text()
+        assert running.text().count('error: ') == 2 and no_traceback(running.text())
