@@ -15,7 +15,7 @@ import numpy as np
 
 MAX_PIXELS = 1 << 26                 # 67 million, 192 MiB decoded; a face has some 10,000
 _COLOUR = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-_JPEG_BEGIN, _JPEG_END = b'\xff\xd8', b'\xff\xd9'
+JPEG_BEGIN, _JPEG_END = b'\xff\xd8', b'\xff\xd9'
 _PNG_BEGIN, _PNG_END = b'\x89PNG\r\n\x1a\n', b'IEND\xaeB`\x82'
 _JPEG_FRAMES = frozenset(range(0xc0, 0xd0)) - {0xc4, 0xc8, 0xcc}
 _JPEG_SEGMENT, _JPEG_FRAME = struct.Struct('>BBH'), struct.Struct('>xxxxxHH')
@@ -52,6 +52,16 @@ def decode_checked(encoded, size):
     return image if image.shape[:2] == tuple(size) else resize(image, size)
 
 
+def decode_many(encoded, size):
+    """decode_checked for a list of uint8 arrays; None in place of an image that must be looked at by itself."""
+    try:
+        images = [cv2.imdecode(one, _COLOUR) for one in encoded]
+    except cv2.error:
+        return [None] * len(encoded)
+    shape = tuple(size) + (3,)
+    return [image if image is not None and image.shape == shape else None for image in images]
+
+
 def to_planes(image, out):
     """(h, w, 3) B, G, R -> out (3, h, w), planes R, G, B."""
     cv2.split(image, [out[2], out[1], out[0]])
@@ -71,7 +81,7 @@ def image_size(encoded):
     CorruptImage for what must not reach the decoder: no image, a cut one, a giant.
     """
     try:
-        if encoded[:2] == _JPEG_BEGIN:
+        if encoded[:2] == JPEG_BEGIN:
             width, height = _jpeg_size(encoded)
         elif encoded[:8] == _PNG_BEGIN:
             width, height = _png_size(encoded)
@@ -86,20 +96,25 @@ def image_size(encoded):
 
 def _jpeg_size(encoded):
     """(width, height) from the frame header of a JPEG; an end marker must follow it."""
-    position = 2
-    while True:
-        marker, kind, length = _JPEG_SEGMENT.unpack_from(encoded, position)
-        if kind in _JPEG_FRAMES:
-            break
-        if marker != 0xff:
-            raise CorruptImage('a JPEG with a damaged header (byte %d)' % position)
-        position += 2 + length if kind != 0xff else 1                          # 0xff may be repeated as filler
+    position = jpeg_segments(encoded)[-1]
     # The end marker is the last thing in the file but for padding. Thumbnails, before the frame, have their own;
     # compressed data cannot contain it.
     if encoded[-2:] != _JPEG_END and _JPEG_END not in bytes(encoded[position:]):
         raise CorruptImage('a JPEG of %d bytes without its end: it was cut' % len(encoded))
     height, width = _JPEG_FRAME.unpack_from(encoded, position)
     return width, height
+
+
+def jpeg_segments(encoded):
+    """Positions of the segments of a JPEG, the last that of its frame. CorruptImage, struct.error."""
+    positions = [2]
+    while True:
+        marker, kind, length = _JPEG_SEGMENT.unpack_from(encoded, positions[-1])
+        if kind in _JPEG_FRAMES:
+            return positions
+        if marker != 0xff:
+            raise CorruptImage('a JPEG with a damaged header (byte %d)' % positions[-1])
+        positions.append(positions[-1] + (2 + length if kind != 0xff else 1))  # 0xff may be repeated as filler
 
 
 def _png_size(encoded):

@@ -79,6 +79,8 @@ class RecordView:
     def __init__(self, path, view):
         """path: what messages call it; view: memoryview of bytes that begin with a record."""
         self.path, self.size, self._view = path, len(view), view
+        self.bytes = np.frombuffer(view, np.uint8)
+        self._words = self.bytes[:self.size & ~3].view('<u4')
 
     def read(self, offset):
         """Payload of the record at `offset` as a memoryview; a record of several parts is joined into bytes.
@@ -124,6 +126,13 @@ class RecordView:
             else:
                 offset = self.end_of(offset)                   # several parts, or an error
         return np.frombuffer(found, np.int64)
+
+    def words(self, offsets, index):
+        """uint32 number `index` of the records at many offsets (multiples of 4): 0 magic, 1 lrec, 2 flag ...
+
+        Beyond the end of the file it is the file's last number.
+        """
+        return self._words[np.minimum((offsets >> 2) + index, len(self._words) - 1)]
 
     def _part(self, offset):
         """(kind, start, stop) of the data of one part. UserError if it is not whole."""
@@ -194,13 +203,6 @@ class RecordFile(RecordView):
         except BufferError:
             pass  # payloads are still in use: the map goes with the last of them
         self._map = None
-
-    def words(self, offsets, index):
-        """uint32 number `index` of the records at many offsets (multiples of 4): 0 magic, 1 lrec, 2 flag ...
-
-        Beyond the end of the file it is the file's last number.
-        """
-        return self._words[np.minimum((offsets >> 2) + index, len(self._words) - 1)]
 
     def find_magic(self, offset, end):
         """Multiples of 4 in a range of the file at which the magic number stands, int64 (n,). Reads all of it."""

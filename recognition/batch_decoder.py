@@ -10,14 +10,14 @@ import os
 import numpy as np
 
 from common.errors import UserError
-from common.images import CorruptImage, decode_checked, image_size, to_planes
+from common.images import CorruptImage, decode_checked, decode_many, image_size, to_planes
 from common.mxnet_loader import mx
 from common.recordio import unpack
 
 log = logging.getLogger('shardface')
 
 CHUNK = 8, 32                        # fewest and most images per task of the pool
-GROUP = 8                            # images that go through each step together: decoding sweeps the caches
+GROUP = 32                            # images that go through each step together: decoding sweeps the caches
 MAX_THREADS = 8                      # used unless told otherwise: some 60,000 faces of 112x112 a second
 PATIENCE_SECONDS = 60                # then a line in the log says that a batch is late
 CORRUPT_SHARE = 1000                 # one corrupt image in so many is tolerated per epoch, at least one
@@ -52,6 +52,10 @@ class RecordDecoder:
         """
         image = decode_checked(encoded, self.size)             # first: a record of garbage has a garbage label, too
         return image, self.classes[source].label(header)
+
+    def decode_opened(self, encoded, label):
+        """Encoded image that has been looked at and a label that is right -> as decode."""
+        return decode_checked(encoded, self.size), label
 
     def finish(self, image, draws, out):
         """Fill out (3, h, w) uint8, planes R, G, B, with the image; draws: the row for Augment."""
@@ -104,8 +108,21 @@ class Batch:
             self._decode_group(decoder, range(first, min(first + GROUP, stop)))
 
     def _decode_group(self, decoder, rows):
-        records = [(row, (self.records.payload(row), self.records.source(row))) for row in rows]
-        for row, (image, label) in self._each(decoder.decode, self._each(decoder.open, records)):
+        opened, alone = {}, []
+        for row in rows:
+            found = self.records.opened(row)
+            if found is None:
+                alone.append((row, (self.records.payload(row), self.records.source(row))))
+            else:
+                opened[row] = found
+        again = []
+        for row, image in zip(opened, decode_many([encoded for encoded, _ in opened.values()], decoder.size)):
+            if image is None:
+                again.append((row, opened[row]))
+            else:
+                self._finish(decoder, row, image, opened[row][1])
+        images = self._each(decoder.decode_opened, again) + self._each(decoder.decode, self._each(decoder.open, alone))
+        for row, (image, label) in images:
             self._finish(decoder, row, image, label)
 
     def _each(self, step, records):
@@ -146,8 +163,9 @@ class BatchDecoder:
     def begin(self, records, draws):
         """Start decoding one batch.
 
-        records: an object with a length, payload(row) and source(row), the number of the set that the row is of,
-        both called from the pool's threads, and name(row) for messages.
+        records: an object with a length and, called from the pool's threads, opened(row): (encoded image, label) of a
+        record whose header was looked at before, or None; then payload(row) and source(row), the number of its set,
+        are asked for. name(row) is for messages.
         draws: (B, NUM_DRAWS) for Augment.
         """
         batch = Batch(records, draws, self.decoder.size)

@@ -82,6 +82,9 @@ class IndexedRecords:
     def __len__(self):
         return len(self._positions)
 
+    def opened(self, row):
+        """None: looking at many headers would read the file here, and not on the threads."""
+
     def payload(self, row):
         return self._face_sets.read(self._positions[row])
 

@@ -116,8 +116,9 @@ class JoinedSets:
 class JoinedChunks:
     """The chunks of several sets, each a ChunkTable, as one table: first those of the first set, and so on."""
 
-    def __init__(self, tables):
-        self._tables = tables
+    def __init__(self, tables, classes):
+        """classes: SetClasses of each set."""
+        self._tables, self._classes = tables, classes
         self._firsts = list(itertools.accumulate([0] + [len(table) for table in tables]))
         self.counts, self.sizes = (np.concatenate(parts) for parts in zip(*((t.counts, t.sizes) for t in tables)))
 
@@ -134,6 +135,10 @@ class JoinedChunks:
     def source(self, chunk):
         """Number of the set that a chunk is of."""
         return bisect.bisect_right(self._firsts, chunk) - 1
+
+    def classes(self, chunk):
+        """SetClasses of the set that a chunk is of."""
+        return self._classes[self.source(chunk)]
 
     def read(self, chunk):
         """As ChunkTable.read."""

@@ -62,6 +62,10 @@ class StreamedRecords:
         window, number = self._rows[row]
         return window.payload(number)
 
+    def opened(self, row):
+        window, number = self._rows[row]
+        return window.opened(number)
+
     def source(self, row):
         window, number = self._rows[row]
         return window.source(number)
@@ -95,7 +99,7 @@ class SequentialFaceIter(FaceBatchIter):
             tables = self._cut(found, classes, images_filter)
         for table, one in zip(tables, classes):
             _warn_if_sorted(table, one)
-        self._table = JoinedChunks(tables)
+        self._table = JoinedChunks(tables, classes)
         self._start(classes, counts, int(self._table.counts.sum()), Augment(rand_mirror, color, cutoff))
         log.info('%s: %d images, %d classes, read front to back in %d chunks and shuffled in %d MB; %d batches of %d '
                  'per epoch, seed %d, %d decoding threads', self.path, self.num_samples, self.num_classes,

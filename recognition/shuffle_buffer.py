@@ -17,6 +17,7 @@ from common.errors import UserError
 from common.recordio import RecordView
 from recognition.batch_decoder import wait_for
 from recognition.batch_iter import ORDER, WINDOW, seeded
+from recognition.opened_records import open_many
 
 CHUNKS_PER_BUFFER = 16               # far apart in the file: so many places are mixed with each other
 CHUNKS_PER_SET = 64                  # at least, so that the order changes in a small set, too
@@ -136,7 +137,7 @@ class Window:
 
     def __init__(self, table, pieces, order, stopped):
         """stopped: threading.Event; once it is set, reading ends with CancelledError."""
-        self._views, self._paths, self._sources, parts = [], [], [], []
+        self._views, self._paths, self._sources, parts, opened = [], [], [], [], []
         for number, (chunk, skip, take) in enumerate(pieces):
             if stopped.is_set():
                 raise concurrent.futures.CancelledError()
@@ -146,11 +147,20 @@ class Window:
             self._sources.append(table.source(chunk))
             rows = slice(skip, skip + take)
             parts.append((np.full(take, number), offsets[rows], numbers[rows]))
+            opened.append(open_many(view, offsets[rows], table.classes(chunk)))
         self._view_of, self._offsets, self._numbers = (np.concatenate(part)[order].tolist() for part in zip(*parts))
+        self._begins, self._ends, self._labels = (np.concatenate(part)[order].tolist() for part in zip(*opened))
 
     def payload(self, row):
         """Payload of a record; keeps the memory of its chunk alive."""
         return self._views[self._view_of[row]].read(self._offsets[row])
+
+    def opened(self, row):
+        """(encoded image, uint8 (n,), label) of a record; None if it must be opened by itself."""
+        label = self._labels[row]
+        if label < 0:
+            return None
+        return self._views[self._view_of[row]].bytes[self._begins[row]:self._ends[row]], label
 
     def source(self, row):
         """Number of the set that a record is in."""
@@ -170,7 +180,8 @@ class RecordStream:
         ends = np.cumsum(plan.counts)
         self._next_number = int(np.searchsorted(ends, skipped, 'right'))       # of the window that is being read
         self._skip = int(skipped - ends[self._next_number] + plan.counts[self._next_number])
-        self._rows = collections.deque()                       # of the windows that are in memory
+        self._spans = collections.deque()                      # (window, first row, stop) in memory
+        self._waiting = 0                                      # rows in them
         self._before = self._newest = lambda: None             # weak references to the last two windows
         self._stopped = threading.Event()
         self._pool = concurrent.futures.ThreadPoolExecutor(1, 'reader')
@@ -181,7 +192,7 @@ class RecordStream:
 
     def ready(self, count):
         """Whether take(count) returns without waiting."""
-        return len(self._rows) >= count or self._future is None or self._future.done()
+        return self._waiting >= count or self._future is None or self._future.done()
 
     @property
     def is_read(self):
@@ -190,16 +201,31 @@ class RecordStream:
 
     def take(self, count):
         """The next `count` records. What went wrong in the thread is raised here, every time."""
-        while len(self._rows) < count:
+        while self._waiting < count:
             self._read_ahead()
             wait_for([self._future])
             window, size = self._future.result(), self._plan.counts[self._next_number]
-            self._rows.extend((window, row) for row in range(self._skip, size))
+            self._add(window, self._skip, size)
             self._next_number, self._skip, self._future = self._next_number + 1, 0, None
             self._before, self._newest = self._newest, weakref.ref(window)
         if self._before() is None:                             # two windows at most are in memory
             self._read_ahead()
-        return [self._rows.popleft() for _ in range(count)]
+        return self._cut(count)
+
+    def _add(self, window, first, stop):
+        self._spans.append((window, first, stop))
+        self._waiting += stop - first
+
+    def _cut(self, count):
+        rows = []
+        while len(rows) < count:
+            window, first, stop = self._spans.popleft()
+            cut = min(stop, first + count - len(rows))
+            rows.extend((window, row) for row in range(first, cut))
+            if cut < stop:
+                self._spans.appendleft((window, cut, stop))
+        self._waiting -= count
+        return rows
 
     def _read_ahead(self):
         if self._future is None and self._next_number < len(self._plan.windows):
@@ -207,7 +233,8 @@ class RecordStream:
 
     def put_back(self, rows):
         """Rows that were taken come again, before the others."""
-        self._rows.extendleft(reversed(rows))
+        self._spans.extendleft((window, row, row + 1) for window, row in reversed(rows))
+        self._waiting += len(rows)
 
     def close(self):
         """End the thread; what it reads at the moment is given up."""

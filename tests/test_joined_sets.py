@@ -99,7 +99,7 @@ def test_ranks_read_disjoint_parts_in_equal_steps(tmp_path, open_iter, reader, w
 
 @given(counts=st.lists(st.integers(1, 40), min_size=1, max_size=5), seed=st.integers(0, 2**40))
 def test_every_stretch_of_chunks_holds_each_set_in_proportion(counts, seed):
-    table = JoinedChunks([StubTable([1] * count) for count in counts])
+    table = JoinedChunks([StubTable([1] * count) for count in counts], [None] * len(counts))
     order = table.shuffled(np.random.RandomState(seed % 2**32))
     assert sorted(order) == list(range(sum(counts)))
     sources = np.array([table.source(chunk) for chunk in order])
@@ -111,7 +111,7 @@ def test_every_stretch_of_chunks_holds_each_set_in_proportion(counts, seed):
 @given(counts=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=9), min_size=1, max_size=4),
        rank_count=st.integers(1, 4), seed=st.integers(0, 2**40), shuffle=st.booleans())
 def test_plans_of_several_sets_cover_everything_once(counts, rank_count, seed, shuffle):
-    table = JoinedChunks([StubTable(of_set) for of_set in counts])
+    table = JoinedChunks([StubTable(of_set) for of_set in counts], [None] * len(counts))
     if table.counts.sum() < rank_count:
         return
     plans = [EpochPlan(table, 2000, (seed, 0), rank, rank_count, shuffle) for rank in range(rank_count)]

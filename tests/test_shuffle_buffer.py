@@ -19,7 +19,7 @@ def test_plans_cover_everything_once(counts, rank_count, seed, epoch_number, buf
     total = sum(counts)
     if total < rank_count:
         return
-    table = JoinedChunks([StubTable(counts)])
+    table = JoinedChunks([StubTable(counts)], [None])
     seen = []
     for rank in range(rank_count):
         plan = EpochPlan(table, buffer_size, (seed, epoch_number), rank, rank_count, shuffle)
@@ -46,7 +46,7 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr('recognition.shuffle_buffer.MIN_CHUNK', 6000)
     path = sequential_set(tmp_path, range(200))
     with open_sequential_set(path) as found:
-        table = JoinedChunks([ChunkTable(found, None, 25000)])
+        table = JoinedChunks([ChunkTable(found, None, 25000)], [None])
     assert len(table) > 30 and table.sizes.sum() == os.path.getsize(path) and table.counts.sum() == 200
     plan = EpochPlan(table, 25000, (0, 0), 0, 1, True)
     sizes = [sum(table.sizes[chunk] for chunk, _, _ in window) for window in plan.windows]
