@@ -24,7 +24,8 @@ def test_every_python_of_the_build_can_import_mxnet(tmp_path):
     (tmp_path / 'sitecustomize.py').write_text(install_horovod.START)
     environ = install_horovod.build_environment(dict(os.environ), {'A': 'b'}, 3, str(tmp_path))
     assert environ['A'] == 'b' and environ['MAKEFLAGS'] == '-j3'
-    subprocess.run([sys.executable, '-c', 'import mxnet, os; os._exit(0)'], env=environ, cwd=str(tmp_path), check=True, timeout=60)
+    subprocess.run([sys.executable, '-c', 'import mxnet, os; os._exit(0)'], env=environ, cwd=str(tmp_path), check=True,
+                   timeout=60)
 
 
 @pytest.mark.parametrize('output, said', [
