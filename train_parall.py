@@ -18,7 +18,7 @@ from common.label_table import write_label_table
 from common.logs import log_to_file, logging_to_console
 from recognition.agreement import all_or_none
 from recognition.collective import connect
-from recognition.dataset import find_dataset
+from recognition.dataset import find_dataset, find_sizes
 from recognition.devices import contexts, num_cpu_devices, parse_devices
 from recognition.processes import find_place, refuse_parameter_server, run_in_job
 from recognition.settings import SETTINGS, changed, checked, complete, preset, suggestion
@@ -51,6 +51,11 @@ def make_parser():
         help='any setting, by its name in config.py; may be repeated')
     parser.add_argument('--distributed', action='store_true',
                         help='use Horovod even where no launcher is seen to have started several processes')
+    group = parser.add_argument_group('memory plan')
+    group.add_argument('--plan', action='store_true',
+                       help='print what the run needs on each device and end: exit code 0 if it fits, 1 if not; '
+                            'neither data nor devices need be there')
+    group.add_argument('--no-plan-check', action='store_true', help='run even if the plan does not fit')
     return parser
 
 
@@ -86,7 +91,7 @@ def given(args):
         if name not in SETTINGS:
             raise UsageError('--set %s: unknown setting %s%s' % (pair, name, suggestion(name, SETTINGS)))
         values[name] = checked(name, value.strip(), '--set %s' % name)
-    return values
+    return dict(values, plan_check=False) if args.no_plan_check else values
 
 
 def build_config(args):
@@ -173,6 +178,16 @@ def begin_results(request, prefix, collective):
     return contexts(request, collective.local_rank, collective.local_size)
 
 
+def show_plan(cfg, request, place):
+    """Print the memory plan; exit code 0 if it fits, 1 if not."""
+    from recognition.plan_check import make_plan, planned_devices
+    from recognition.plan_text import report
+    from symbols import get_backbone
+    plan = make_plan(cfg, get_backbone, planned_devices(request, place), place)
+    print('\n'.join(report(plan)))
+    return 0 if plan.fits else 1
+
+
 def make_folder(folder):
     try:
         os.makedirs(folder, exist_ok=True)
@@ -181,12 +196,15 @@ def make_folder(folder):
 
 
 def run(args):
-    """Check all that can be checked without MXNet, then train; returns the exit code."""
+    """Check all that can be checked without MXNet, then train or show the plan; returns the exit code."""
     place = find_place(os.environ)
     with logging_to_console(place.rank, place.world_size):
         cfg = build_config(args)
         refuse_parameter_server(os.environ)
         request = parse_devices(cfg.devices, os.environ.get('CUDA_VISIBLE_DEVICES'))
+        if args.plan:
+            find_sizes(cfg)
+            return show_plan(cfg, request, place)
         set_threads(request, os.environ, place.local_size)
         collective = connect(place, args.distributed)
         with collective.explaining():

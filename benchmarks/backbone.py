@@ -20,7 +20,7 @@ WAYS = 'plain', 'fast'
 def make_step(network, way, batch_size, num_devices):
     """A function that takes one step of the preset `network`."""
     from common.mxnet_loader import mx
-    from recognition.build import build_symbol
+    from recognition.build_symbol import build_symbol
     from symbols import get_backbone
 
     symbol = build_symbol(generate_config(network, 'demo', 'arcface'), get_backbone, prelu=way)

@@ -1,7 +1,6 @@
 """A checked configuration -> the parts of a training. Below this file nobody sees a configuration."""
 import filecmp
 import functools
-import inspect
 import logging
 import math
 import os
@@ -13,6 +12,7 @@ from common.verification import load_bin
 from recognition.agreement import all_or_none, facts_of, require_agreement
 from recognition.backbone import Backbone
 from recognition.batch_decoder import MAX_THREADS, usable_cores
+from recognition.build_symbol import build_symbol, training_symbol
 from recognition.checkpoint import CheckpointRule, Checkpoints
 from recognition.devices import has_half_products
 from recognition.image_iter import get_face_image_iter
@@ -20,6 +20,7 @@ from recognition.loss_scale import make_loss_scale
 from recognition.margin import Margin
 from recognition.optimizer import MultiStepSchedule, SolverOptions
 from recognition.parall_module import Head, ParallModule
+from recognition.plan_check import settle_memory
 from recognition.pretrained import take_pretrained
 from recognition.product import HalfProduct, Product
 from recognition.resume import check_same_training, resume
@@ -48,6 +49,7 @@ def build_trainer(cfg, get_backbone, contexts, prefix, collective, began=None):
     require_agreement(collective, facts_of(cfg, len(contexts), train_iter, data_files(cfg), targets, found))
     if found:
         cfg.pretrained = ''                 # taken long ago
+    all_or_none(collective, lambda: settle_memory(cfg, get_backbone, contexts, collective), 'memory')
     solver = SolverOptions(MultiStepSchedule(cfg.lr, cfg.lr_steps, cfg.warmup), cfg.mom, cfg.wd, cfg.fc7_lr_mult,
                            cfg.fc7_wd_mult)
     backbone = build_backbone(cfg, get_backbone, contexts, solver, collective)
@@ -77,24 +79,10 @@ def build_iter(cfg, num_devices, collective):
     return get_face_image_iter(options, (channels, height, width), paths)
 
 
-def build_symbol(cfg, get_backbone, **training):
-    """The network's symbol with those settings of cfg that its family has.
-
-    training: how the same network is computed while it is trained (precision, form of PReLU).
-    """
-    builder = get_backbone(cfg.net_name)
-    known = inspect.signature(builder).parameters
-    settings = {name: value for name, value in cfg.items() if name in known}
-    return builder(embedding_size=cfg.emb_size, **settings, **training)
-
-
 def build_backbone(cfg, get_backbone, contexts, solver, collective):
-    training = {'prelu': 'fast'}            # the plain operator's own slope gradient is wrong in symbols
-    if cfg.fp16:
-        training.update(dtype='float16', half_products=has_half_products(contexts[0]))
     height, width, channels = cfg.image_shape
-    backbone = Backbone(build_symbol(cfg, get_backbone, **training), contexts, cfg.per_batch_size * len(contexts),
-                        (channels, height, width), cfg.seed, collective)
+    backbone = Backbone(training_symbol(cfg, get_backbone, contexts[0].device_type), contexts,
+                        cfg.per_batch_size * len(contexts), (channels, height, width), cfg.seed, collective)
     if cfg.pretrained:
         take_pretrained(backbone, cfg.pretrained, cfg.pretrained_epoch)
     backbone.take_first()
@@ -117,7 +105,7 @@ def make_product(cfg, contexts):
     """The kind of matrix products that the classification layer computes with."""
     if not cfg.fp16:
         return Product
-    return functools.partial(HalfProduct, native=has_half_products(contexts[0]))
+    return functools.partial(HalfProduct, native=has_half_products(contexts[0].device_type))
 
 
 def find_state(folder, cfg):

@@ -36,6 +36,16 @@ def find_dataset(cfg):
     take_property(cfg, {folder: read_property(folder) for folder in paths})
 
 
+def find_sizes(cfg):
+    """Fill in num_classes and image_shape for a plan. No set need be there if num_classes is given."""
+    if cfg.num_classes is None:
+        paths = absolute_folders(cfg.dataset_path)
+        take_property(cfg, {folder: read_property(folder) for folder in paths if os.path.isdir(folder)})
+    if not cfg.num_classes:                # 0 is the sum over no sets
+        raise UsageError('dataset %s does not say how many classes it has: give --set num_classes=...' % cfg.dataset)
+    cfg.image_shape = cfg.image_shape or [112, 112, 3]
+
+
 def absolute_folders(dataset_path):
     """List of the folders that dataset_path means. A text that is no folder itself may list some: 'A,B' or '[A,B]'.
 

@@ -73,9 +73,9 @@ def resolve(request, num_gpus):
     return [(GPU, number) for number in wanted]
 
 
-def has_half_products(context):
-    """Whether MXNet multiplies matrices of float16 on that context: on GPUs. CPUs store them and multiply float32."""
-    return context.device_type == GPU
+def has_half_products(kind):
+    """Whether MXNet multiplies matrices of float16 on such devices: on GPUs. CPUs store them and multiply float32."""
+    return kind == GPU
 
 
 def describe_gpus(num_gpus):
@@ -104,16 +104,22 @@ def describe_count(devices):
     return '1 GPU' if len(devices) == 1 else '%d GPUs' % len(devices)
 
 
+def count_gpus():
+    """How many GPUs MXNet sees. UserError if it cannot tell. Imports MXNet."""
+    from common.mxnet_loader import mx
+    try:
+        return mx.context.num_gpus()
+    except mx.MXNetError as error:
+        raise UserError('MXNet cannot look for GPUs (%s): check the driver, or use --devices cpu'
+                        % str(error).strip().splitlines()[-1]) from None
+
+
 def contexts(request, local_rank=0, local_size=1):
     """Request -> list of MXNet contexts, one per device of this process, which is one of local_size on this host.
 
     UserError if one is not there. Imports MXNet.
     """
     from common.mxnet_loader import mx
-    try:
-        num_gpus = 0 if request.kind == CPU else mx.context.num_gpus()
-    except mx.MXNetError as error:
-        raise UserError('MXNet cannot look for GPUs (%s): check the driver, or use --devices cpu'
-                        % str(error).strip().splitlines()[-1]) from None
+    num_gpus = 0 if request.kind == CPU else count_gpus()
     devices = own_devices(resolve(request, num_gpus), request, local_rank, local_size)
     return [mx.Context(*device) for device in devices]

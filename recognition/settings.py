@@ -77,7 +77,7 @@ SETTINGS = {
                                  'cosine above which a negative is taken for a mislabelled positive and left out; '
                                  '0: none is'),
     'head_memory': Setting('auto', one_of('auto', 'fast', 'lean'),
-                           'fast: keep the logits of a step; lean: compute them twice; auto: fast'),
+                           'fast: keep the logits of a step; lean: compute them twice; auto: fast if it fits'),
     'head_block_size': Setting(None, or_none(whole(1)), 'classes per block; None: by emb_size'),
     'fp16': Setting(False, switch(), 'half precision; True is fp16_scale 1.0'),
     'fp16_scale': Setting(0.0, or_word('dynamic', real(low=0)),
@@ -112,6 +112,9 @@ SETTINGS = {
     'devices': Setting('', text(),
                        'cpu, cpu:2 (two CPU shards), gpu (all), gpu:0,1; empty: the GPUs of '
                        'CUDA_VISIBLE_DEVICES, else cpu'),
+    'device_memory': Setting(None, or_none(real(above=0)),
+                             'memory of each device for the plan, GB (2**30 bytes); None: what is free there'),
+    'plan_check': Setting(True, switch(), 'refuse a run that cannot fit in memory by the plan'),
     'seed': Setting(0, whole(0, 2**31 - 1), 'seed of weights, order and augmentation'),
     'max_steps': Setting(0, whole(0), 'stop after so many steps; 0: no such stop'),
     'end_epoch': Setting(10000, whole(0), 'stop after so many epochs; 0: no such stop'),
