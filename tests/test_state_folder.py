@@ -27,7 +27,7 @@ def fill(step):
         writer.arrays('backbone.npz', [('weight/a', ROWS), ('momentum/a', ROWS + step)])
         with writer.create('head/centers-000000000-000000030.npy') as stream:
             stream.write(ROWS.data)
-        writer.finish({'num_update': step})
+        writer.finish({'num_update': step}, writer.files)
     return write
 
 
@@ -210,7 +210,7 @@ def test_unknown_keys_are_ignored(folder):
     manifest = read_manifest(path)
     writer = StateWriter(path)
     writer.files = manifest['files']
-    writer.finish(dict(json.loads('{"new": [1]}'), num_update=20))
+    writer.finish(dict(json.loads('{"new": [1]}'), num_update=20), writer.files)
     (path / 'more').write_text('not listed')
     check_files(path, read_manifest(path))
     assert read_manifest(path)['new'] == [1] and state_path(path, 3).name == 'step-00000003'
