@@ -286,5 +286,5 @@ def test_products_are_half_on_devices_that_have_them(fp16_scale, context, expect
         raise Built(training)
     with pytest.raises(Built) as caught:
         cfg = complete(dict(defaults(), image_shape=[112, 112, 3], fp16_scale=fp16_scale))
-        build_backbone(cfg, lambda name: builder, [context], None)
+        build_backbone(cfg, lambda name: builder, [context], None, LocalCollective())
     assert caught.value.args[0] == expected
