@@ -8,6 +8,9 @@ CUDA = ['nvidia-cublas-cu11==11.11.3.6', 'nvidia-cudnn-cu11==8.9.6.50', 'nvidia-
         'nvidia-cusolver-cu11', 'nvidia-cusparse-cu11', 'nvidia-curand-cu11', 'nvidia-cufft-cu11',
         'nvidia-cuda-nvrtc-cu11', 'nvidia-nvtx-cu11==11.7.91']
 
+# onnx 1.19 and later bring ml_dtypes, which has no release for Python 3.13 and NumPy 1.
+EXPORT = ['onnx>=1.17,<1.19', 'onnxruntime>=1.17']
+
 setup(
     name='shardface',
     version='0.1.0',
@@ -35,10 +38,12 @@ setup(
         'cpu': ['mxnet==1.9.1'],
         'gpu': ['mxnet-cu112==1.9.1'] + CUDA,
         'plots': ['matplotlib'],                         # pictures of the benchmarks
-        'test': ['pytest>=7', 'hypothesis', 'ruff'],
+        'export': EXPORT,                                # ONNX
+        'test': ['pytest>=7', 'hypothesis', 'ruff'] + EXPORT,
     },
     entry_points={'console_scripts': ['shardface-train = train_parall:main', 'rec2shufrec = common.rec2shufrec:main',
                                       'rec_builder = common.rec_builder:main', 'bin_builder = common.bin_builder:main',
                                       'rec_inspect = common.rec_inspect:main', 'rec2image = common.rec2image:main',
-                                      'drop_noisy = common.drop_noisy:main']},
+                                      'drop_noisy = common.drop_noisy:main',
+                                      'shardface-export = common.export:main', 'shardface-embed = common.embed:main']},
 )
