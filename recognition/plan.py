@@ -12,7 +12,7 @@ from recognition.batch_iter import BATCHES_AHEAD
 from recognition.class_block import default_block_size
 from recognition.devices import CPU
 from recognition.sampling import Sampler
-from recognition.sharding import block_ranges, shard_range
+from recognition.sharding import block_sizes, shard_range
 
 GB = 1 << 30
 FLOAT = 4
@@ -145,9 +145,9 @@ def head_parts(num_classes, num_rows, embedding_size, keeps_logits, ratio=1.0, b
     """[(part, bytes)] of one shard of `num_classes` and N = num_rows: the arrays of block_step.py, class_block.py."""
     block_size = block_size or default_block_size(embedding_size * sub_centers)
     sampler = Sampler(ratio, 0)
-    sizes = [stop - start for start, stop in block_ranges(0, num_classes, block_size)]
-    taken = [sampler.capacity(size, num_rows) for size in sizes] or [0]
-    largest_block, all_taken = max(taken), sum(taken)
+    sizes = block_sizes(num_classes, block_size)
+    taken = [(sampler.capacity(size, num_rows), count) for size, count in sizes.items()] or [(0, 0)]
+    largest_block, all_taken = max(taken)[0], sum(size * count for size, count in taken)
     row, per_class = FLOAT * embedding_size, FLOAT * embedding_size * sub_centers
     similar = FLOAT * num_rows * largest_block
     kept = FLOAT * num_rows * all_taken if keeps_logits else similar
@@ -158,7 +158,7 @@ def head_parts(num_classes, num_rows, embedding_size, keeps_logits, ratio=1.0, b
             ('centers picked for a step', 2 * all_taken * per_class if ratio < 1 else 0),
             ('half precision operands', HALF_ARRAYS * largest_block * (row + FLOAT * num_rows) if is_half else 0),
             ('logits', kept), ('nearest centers', kept if several else 0), ('block buffers', scratch + scales),
-            ('features and statistics', FEATURE_ARRAYS * num_rows * row + 3 * FLOAT * num_rows * len(sizes))]
+            ('features and statistics', FEATURE_ARRAYS * num_rows * row + 3 * FLOAT * num_rows * sum(sizes.values()))]
 
 
 def largest(holds, limit):

@@ -25,6 +25,16 @@ def block_ranges(start, stop, block_size):
             for block in range(num_blocks)]
 
 
+def block_sizes(num_classes, block_size):
+    """{classes of a block: number of such blocks} of what block_ranges gives, without a list of them."""
+    num_blocks = -(-num_classes // block_size)
+    if not num_blocks:
+        return {}
+    base, extra = divmod(num_classes, num_blocks)
+    counts = {base + 1: extra, base: num_blocks - extra}
+    return {size: count for size, count in counts.items() if count}
+
+
 def locate(labels, ranges):
     """Find the rows of the batch whose label lies in each range.
 

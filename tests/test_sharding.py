@@ -1,9 +1,11 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recognition.sharding import block_ranges, locate, shard_range
+from recognition.sharding import block_ranges, block_sizes, locate, shard_range
 
 
 @given(st.integers(0, 10**9), st.integers(1, 300))
@@ -20,6 +22,7 @@ def test_blocks_tile_the_shard(start, size, block_size):
     ranges = block_ranges(start, start + size, block_size)
     assert sum(stop - first for first, stop in ranges) == size
     assert all(0 < stop - first <= block_size for first, stop in ranges)
+    assert block_sizes(size, block_size) == Counter(stop - first for first, stop in ranges)
     if ranges:
         assert ranges[0][0] == start and ranges[-1][1] == start + size
         assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:]))
