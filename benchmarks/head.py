@@ -57,7 +57,7 @@ class Floor:
         from recognition.product import Product
         rows, size = len(self.features), len(weight)
         out, d_out = (flat[:rows * size].reshape((rows, size)) for flat in (self.logits, self.d_logits))
-        product = Product(self.features, weight, None, out, [self.d_features, self.d_weight[:size]])
+        product = Product(self.features, weight, None, out, [self.d_features, self.d_weight[:size]], None)
         product.backward(d_out, None)
         self.mx.nd.sgd_mom_update(weight, self.d_weight[:size], momentum, lr=1e-9, momentum=0.9, wd=5e-4, out=weight)
 
@@ -129,7 +129,7 @@ def plot(path, rows, title):
     axes.set(xlabel='classes', ylabel='milliseconds per step', title=title, xlim=(0, None), ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=120, bbox_inches='tight')
+    figure.savefig(path, dpi=90, bbox_inches='tight')
 
 
 def main():

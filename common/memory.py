@@ -1,4 +1,4 @@
-"""How much memory of this machine a process can still take."""
+"""How much memory a process has taken, and how much of this machine it can still take."""
 import os
 import re
 
@@ -13,6 +13,12 @@ def available_memory(root='/'):
     found = [free_memory(root)] + [room for folder in cgroup_folders(root) for room in [cgroup_room(folder)]]
     found = [room for room in found if room is not None]
     return min(found) if found else None
+
+
+def resident(field='VmRSS'):
+    """Bytes of this process in memory now, or the most so far ('VmHWM'); None where the system does not say."""
+    match = re.search(r'^%s:\s*(\d+) kB' % field, read('/', 'proc/self/status'), re.MULTILINE)
+    return int(match.group(1)) << 10 if match else None
 
 
 def free_memory(root):

@@ -8,6 +8,7 @@ import numpy as np
 
 from common.mxnet_loader import mx
 from recognition.class_block import inverse_root, set_entries
+from recognition.product import Buffers
 from recognition.softmax import block_log_sum, row_maximum
 
 LEFT_OUT = -1e9       # added to a logit, it makes its softmax 0; times SHARE_FLOOR (head.py) it is nothing still
@@ -18,10 +19,12 @@ class Scratch:
 
     similar, other (N, K), d_centers (J K, D), rows, d_rows (N, D) are overwritten at will; logits and winner hold one
     (N, K) array per block if they are kept, else one for all. other and winner are None with one center per class.
+    picked holds the centers of each block that take part in a step, picked_momentum (J K, D) their momentum, of a block
+    at a time; None where all take part. buffers: for the products.
     """
 
-    def __init__(self, num_rows, block_sizes, embedding_size, context, keep_logits, sub_centers):
-        """block_sizes: most classes of each block."""
+    def __init__(self, num_rows, block_sizes, embedding_size, context, keep_logits, sub_centers, sampled=False):
+        """block_sizes: most classes of each block. sampled: these are picked anew for each step."""
         def empty(*shape):
             return mx.nd.empty(shape, ctx=context)
         largest, several = max(block_sizes), sub_centers > 1
@@ -32,7 +35,9 @@ class Scratch:
         self._other = empty(num_rows * largest) if several else None
         self._logits = [empty(num_rows * size) for size in kept]
         self._winner = [empty(num_rows * size) if several else None for size in kept]
-        self._cuts = [None] * len(block_sizes)
+        self._cuts, self.buffers = [None] * len(block_sizes), Buffers(context)
+        self.picked = [empty(sub_centers * size, embedding_size) if sampled else None for size in block_sizes]
+        self.picked_momentum = empty(sub_centers * largest, embedding_size) if sampled else None
 
     def of_block(self, number, num_classes):
         """The arrays cut to block `number` of so many classes."""
@@ -47,10 +52,10 @@ class Scratch:
             return flat[:self.num_rows * num_classes].reshape((self.num_rows, num_classes))
         d_centers = self._d_centers[:self.sub_centers * num_classes]
         return BlockScratch(matrix(self._logits[kept]), matrix(self._winner[kept]), matrix(self._similar),
-                            matrix(self._other), d_centers, self.rows, self.d_rows)
+                            matrix(self._other), d_centers, self.rows, self.d_rows, self.buffers)
 
 
-BlockScratch = namedtuple('BlockScratch', 'logits winner similar other d_centers rows d_rows')
+BlockScratch = namedtuple('BlockScratch', 'logits winner similar other d_centers rows d_rows buffers')
 
 
 def add_rows(factors, rows, total):
@@ -135,7 +140,8 @@ class BlockStep:
         """Logits of one center per class."""
         block, scratch = self.block, self.scratch
         grads = [scratch.d_rows, self._d_centers(number)]
-        self.products.append(self._product(scratch.rows, block.centers[number], block.bias, out, grads))
+        self.products.append(self._product(scratch.rows, block.centers[number], block.bias, out, grads,
+                                           scratch.buffers))
         if self.logit_factor is not None:
             mx.nd.broadcast_mul(out, self.logit_factor[number], out=out)
 

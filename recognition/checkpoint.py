@@ -65,17 +65,24 @@ def write_shard(shard, create):
         with create(class_file(name, start, stop)) as stream:
             np.lib.format.write_array_header_1_0(stream, header)
             for block in shard.blocks:
-                stream.write(block.rows(name).data)
+                for first, last in block.row_ranges(name):
+                    stream.write(block.rows(name, first, last).data)
 
 
 def load_head(folder, head):
-    """Fill the shards of this process from a head folder, block by block."""
+    """Fill the shards of this process from a head folder."""
     for shard in head.shards:
         for block in shard.blocks:
             for name in block.arrays():
-                rows = load_head_range(folder, name, block.start, block.stop)
-                check_row_shape(folder, name, rows.shape[1:], block.row_shape(name))
-                block.set_rows(name, rows)
+                load_rows(folder, name, block)
+
+
+def load_rows(folder, name, block):
+    """Fill one array of a block, some megabytes at a time."""
+    for first, last in block.row_ranges(name):
+        rows = load_head_range(folder, name, block.start + first, block.start + last)
+        check_row_shape(folder, name, rows.shape[1:], block.row_shape(name))
+        block.set_rows(name, rows, first)
 
 
 def check_row_shape(folder, name, saved, needed):

@@ -5,16 +5,18 @@ K classes of a block, D embedding size, J centers per class (mostly 1).
 import numpy as np
 
 from common.mxnet_loader import mx
+from recognition.sharding import block_ranges
 
 INIT_SCALE = 0.01
 INIT_CHUNK = 1024      # classes per random stream; a constant of the format, seeds depend on it
 BIAS_LR_MULT = 2.0     # the field's habit for the bias of this layer; it has no weight decay
-BLOCK_ELEMENTS = 25 << 19
+BLOCK_ELEMENTS = 25 << 17
 MAX_BLOCK_CLASSES = 65536
+PART_BYTES = 4 << 20   # most that a checkpoint's writer or reader holds of a block at a time
 
 
 def default_block_size(embedding_size):
-    """Classes per block: 13 million weights keep both operator calls and scratch memory few."""
+    """Classes per block: 3.3 million weights keep both operator calls and scratch memory few."""
     return min(MAX_BLOCK_CLASSES, max(1024, BLOCK_ELEMENTS // embedding_size))
 
 
@@ -53,11 +55,14 @@ class ClassBlock:
         def zeros(*shape):
             return mx.nd.zeros(shape, ctx=context)
         size = stop - start
-        weight = mx.nd.empty((sub_centers * size, embedding_size), ctx=context)
-        for center in range(sub_centers):
-            weight[center * size:(center + 1) * size] = initial_centers(seed, start, stop, embedding_size, center)
+        shape = (sub_centers * size, embedding_size)
         bias = (zeros(size), zeros(size)) if with_bias else (None, None)
-        return cls(start, stop, weight, zeros(*weight.shape), *bias, sub_centers=sub_centers)
+        block = cls(start, stop, mx.nd.empty(shape, ctx=context), zeros(*shape), *bias, sub_centers=sub_centers)
+        edges = [start] + list(range(start // INIT_CHUNK * INIT_CHUNK + INIT_CHUNK, stop, INIT_CHUNK)) + [stop]
+        for first, last in zip(edges[:-1], edges[1:]):                     # no second copy of the block
+            for center, centers in enumerate(block.centers):
+                centers[first - start:last - start] = initial_centers(seed, first, last, embedding_size, center)
+        return block
 
     @property
     def num_classes(self):
@@ -67,8 +72,7 @@ class ClassBlock:
     @property
     def centers(self):
         """J views (K, D) of weight."""
-        size = self.num_classes
-        return [self.weight[center * size:(center + 1) * size] for center in range(self.sub_centers)]
+        return self._by_center(self.weight)
 
     def arrays(self):
         """Name -> array of everything that a checkpoint holds."""
@@ -76,17 +80,30 @@ class ClassBlock:
                  'bias': self.bias, 'bias_momentum': self.bias_momentum}
         return {name: array for name, array in named.items() if array is not None}
 
-    def rows(self, name):
-        """One of arrays() by class, as a checkpoint holds it: NumPy (K, D), or (K, J, D) if J > 1, or (K,)."""
-        values = self.arrays()[name].asnumpy()
-        if len(self.row_shape(name)) < 2:
-            return values
-        return np.ascontiguousarray(values.reshape((self.sub_centers, -1, values.shape[1])).swapaxes(0, 1))
+    def row_ranges(self, name):
+        """Half-open ranges of the block's classes, counted from its first, whose rows have at most PART_BYTES."""
+        row_bytes = 4 * int(np.prod(self.row_shape(name)))
+        return block_ranges(0, self.num_classes, max(1, PART_BYTES // row_bytes))
 
-    def set_rows(self, name, values):
+    def rows(self, name, first=0, last=None):
+        """Classes [first, last) of one of arrays(), as a checkpoint holds them: NumPy (n, D), or (n, J, D) if J > 1,
+        or (n,). first and last count from the block's first class."""
+        parts = [part[first:last].asnumpy() for part in self._by_center(self.arrays()[name])]
+        return parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
+
+    def set_rows(self, name, values, first=0):
         """Take in what rows() gives."""
-        array = self.arrays()[name]
-        array[:] = values if values.ndim < 3 else values.swapaxes(0, 1).reshape(array.shape)
+        parts = self._by_center(self.arrays()[name])
+        last = first + len(values)
+        for number, part in enumerate(parts):
+            part[first:last] = values if len(parts) == 1 else values[:, number]
+
+    def _by_center(self, array):
+        """J views (K, D) of an array like weight; [array] of one like bias."""
+        if array.ndim < 2:
+            return [array]
+        size = self.num_classes
+        return [array[center * size:(center + 1) * size] for center in range(self.sub_centers)]
 
     def row_shape(self, name):
         """Shape of what rows() has of one class: (D,), (J, D) or ()."""
@@ -111,24 +128,27 @@ def inverse_root(square):
 class PickedBlock(ClassBlock):
     """Some classes of a block, copied out for one step and written home by the update. The others are not touched."""
 
-    def __init__(self, home, columns):
-        """columns (k,) sorted whole numbers: places of the classes in the block."""
+    def __init__(self, home, columns, weight, momentum):
+        """columns (k,) sorted whole numbers: places of the classes in the block. weight, momentum (>= J k, D): arrays
+        to copy into; momentum is filled by the update only, so blocks may share it."""
         self._home, self._size = home, len(columns)
         index = np.concatenate([columns + center * home.num_classes for center in range(home.sub_centers)])
         self._index = mx.nd.array(index, ctx=home.weight.context, dtype=np.int32)
-        super().__init__(home.start, home.stop, self._take(home.weight), None, self._take(home.bias), None,
-                         home.sub_centers)
+        self._momentum = momentum[:len(index)]
+        super().__init__(home.start, home.stop, self._take(home.weight, weight[:len(index)]), None,
+                         self._take(home.bias), None, home.sub_centers)
 
     def _places(self, array):
         """Where the classes' entries are in an array of the block."""
         return self._index if array.ndim > 1 else self._index[:self._size]
 
-    def _take(self, array):
-        return None if array is None else mx.nd.take(array, self._places(array))
+    def _take(self, array, out=None):
+        return None if array is None else mx.nd.take(array, self._places(array), out=out)
 
     def update(self, *arguments):
         """As ClassBlock; then centers and momentum, and the bias with its own, go back to their places."""
-        self.momentum, self.bias_momentum = self._take(self._home.momentum), self._take(self._home.bias_momentum)
+        self.momentum = self._take(self._home.momentum, self._momentum)
+        self.bias_momentum = self._take(self._home.bias_momentum)
         super().update(*arguments)
         for name, values in self.arrays().items():
             set_entries(self._home.arrays()[name], self._places(values).reshape((1, -1)), values)

@@ -87,13 +87,13 @@ class HeadShard:
 
         num_update: number of the step; with the seed and the class ids it decides what is sampled.
         """
-        located = locate(labels, [(block.start, block.stop) for block in self.blocks])
-        self._picked, located = self._pick(located, num_update)
-        sizes = [block.num_classes for block in self._picked]
         if self.blocks and (self._scratch is None or self._scratch.num_rows != len(labels)):
             capacities = [self.sampler.capacity(block.num_classes, len(labels)) for block in self.blocks]
             self._scratch = Scratch(len(labels), capacities, embedding_size, self.context, self.keep_logits,
-                                    self.blocks[0].sub_centers)
+                                    self.blocks[0].sub_centers, self.sampler.ratio < 1)
+        located = locate(labels, [(block.start, block.stop) for block in self.blocks])
+        self._picked, located = self._pick(located, num_update)
+        sizes = [block.num_classes for block in self._picked]
         self._scales = None
         if self._picked and self.margin is not None:
             self._scales = CosineScales(self._picked, self.margin.scale, self._scratch)
@@ -118,9 +118,9 @@ class HeadShard:
         if self.sampler.ratio == 1:
             return self.blocks, located
         blocks, moved = [], []
-        for block, (rows, columns) in zip(self.blocks, located):
+        for number, (block, (rows, columns)) in enumerate(zip(self.blocks, located)):
             picked = self.sampler.pick(columns, block.start, block.num_classes, num_update)
-            blocks.append(PickedBlock(block, picked))
+            blocks.append(PickedBlock(block, picked, self._scratch.picked[number], self._scratch.picked_momentum))
             moved.append((rows, np.searchsorted(picked, columns)))
         return blocks, moved
 

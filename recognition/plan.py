@@ -20,7 +20,7 @@ CPU_RUNTIME = 48 << 20       # threads, compiled kernels and tables of a process
 GPU_RUNTIME = 1 << 30        # CUDA context, kernels, cuBLAS and cuDNN
 GPU_WORKSPACE = 1 << 30      # the most that MXNet lets a convolution take for a faster algorithm
 SCALE_ARRAYS = 5             # per class that takes part: squares, inverse norms, factors
-HALF_ARRAYS = 3              # (K, D) and (N, K), counted in float32, that a product in half precision makes in passing
+HALF_ARRAYS = 1.5            # (K, D) and (N, K), counted in float32: buffers of products in half precision
 FEATURE_ARRAYS = 3           # (N, D) on each device besides the shard's scratch: the features, a sum, its next term
 NEARLY = 0.9                 # share of a device that is full enough to say so
 MOST_CLASSES, MOST_IMAGES, MOST_DEVICES = 1 << 33, 1 << 16, 1 << 10      # where the searches end
@@ -155,8 +155,8 @@ def head_parts(num_classes, num_rows, embedding_size, keeps_logits, ratio=1.0, b
     scratch = similar * (2 if several else 1) + largest_block * per_class + 2 * num_rows * row
     scales = SCALE_ARRAYS * FLOAT * all_taken * sub_centers if is_cosine else 0
     return [('class centers', num_classes * per_class), ('their momentum', num_classes * per_class),
-            ('centers picked for a step', 2 * all_taken * per_class if ratio < 1 else 0),
-            ('half precision operands', HALF_ARRAYS * largest_block * (row + FLOAT * num_rows) if is_half else 0),
+            ('centers picked for a step', (all_taken + largest_block) * per_class if ratio < 1 else 0),
+            ('half precision operands', int(HALF_ARRAYS * largest_block * (row + FLOAT * num_rows)) if is_half else 0),
             ('logits', kept), ('nearest centers', kept if several else 0), ('block buffers', scratch + scales),
             ('features and statistics', FEATURE_ARRAYS * num_rows * row + 3 * FLOAT * num_rows * sum(sizes.values()))]
 

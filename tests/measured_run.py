@@ -3,13 +3,12 @@
 JSON: settings, and "num_devices". Measured is the peak of resident memory beyond that of a started MXNet.
 """
 import json
-import pathlib
-import re
 import sys
 
 import numpy as np
 
 import config
+from common.memory import resident
 from common.mxnet_loader import mx
 from recognition.build import build_backbone, build_head
 from recognition.collective import LocalCollective
@@ -18,11 +17,6 @@ from recognition.parall_module import ParallModule
 from recognition.plan_check import make_plan
 from recognition.settings import complete
 from symbols import get_backbone
-
-
-def resident(field):
-    """VmRSS or VmHWM (the peak) of this process, bytes."""
-    return int(re.search(r'%s:\s+(\d+)' % field, pathlib.Path('/proc/self/status').read_text()).group(1)) << 10
 
 
 def train(cfg, contexts, collective, num_steps=2):

@@ -65,14 +65,14 @@ def test_parts_of_a_head():
 def test_parts_of_a_sampled_head():
     """A tenth of blocks of 40 is 4 classes, but the 6 rows of the batch may all be of one block."""
     parts = dict(head_parts(80, 6, 8, True, ratio=0.1, block_size=40))
-    assert parts['centers picked for a step'] == 2 * (6 + 6) * 8 * 4
+    assert parts['centers picked for a step'] == (6 + 6 + 6) * 8 * 4
     assert parts['logits'] == 6 * 12 * 4 and parts['class centers'] == 80 * 8 * 4
 
 
-def test_products_in_half_precision_make_copies_in_passing():
-    """3 float32 arrays (K, D) and 3 (N, K), of the largest block."""
+def test_products_in_half_precision_have_buffers():
+    """A float32 and a float16 array (K, D), and (N, K), of the largest block."""
     parts = dict(head_parts(10, 2, 8, True, block_size=4, is_half=True))
-    assert parts['half precision operands'] == 3 * 4 * (4 * 8 + 2 * 4)
+    assert parts['half precision operands'] == (4 + 2) * (4 * 8 + 2 * 4)
 
 
 def test_a_shard_without_classes():
@@ -291,6 +291,7 @@ def test_no_plan_check(command, tmp_path):
     {'network': 'r18', 'num_classes': 1000, 'per_batch_size': 2, 'num_devices': 2},
     {'network': 'y1', 'num_classes': 1000, 'per_batch_size': 11},
     {'network': 'y1', 'num_classes': 1000, 'per_batch_size': 8, 'fp16': True},
+    {'network': 'demo', 'emb_size': 512, 'num_classes': 150000, 'per_batch_size': 16, 'fp16': True},
 ], ids=lambda settings: '-'.join(map(str, settings.values())))
 def test_plan_against_measurement(settings):
     done = subprocess.run([sys.executable, '-m', 'tests.measured_run', json.dumps(settings)], cwd=str(ROOT),

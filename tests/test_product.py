@@ -6,7 +6,7 @@ import pytest
 
 from common.mxnet_loader import mx
 from recognition.build import make_product
-from recognition.product import LARGEST_HALF, HalfProduct, Product
+from recognition.product import LARGEST_HALF, Buffers, HalfProduct, Product
 from recognition.settings import complete, defaults
 from tests.test_head import LOSSES, SOLVER, build, dense, random_batch, whole
 
@@ -29,7 +29,7 @@ def products(kind, x, weight, d_output, places=None):
     """(y, d_x, d_weight) as NumPy."""
     x, weight, d_output = mx.nd.array(x), mx.nd.array(weight), mx.nd.array(d_output)
     out, grads = mx.nd.empty(d_output.shape), [mx.nd.empty(x.shape), mx.nd.empty(weight.shape)]
-    product = kind(x, weight, None, out, grads)
+    product = kind(x, weight, None, out, grads, Buffers(mx.cpu()))
     product.backward(d_output, None if places is None else mx.nd.array(places, dtype='int32'))
     return [array.asnumpy() for array in [out] + grads]
 
@@ -80,6 +80,17 @@ def test_a_half_step_is_the_dense_step_to_the_steps_of_float16(loss, options):
         assert_near(d_embedding.asnumpy(), expected_gradient, STEP_TOLERANCE)
         for name in head.shards[0].blocks[0].arrays():
             assert_near(whole(head, name), getattr(twin, name), STEP_TOLERANCE)
+
+
+def test_buffers_are_used_again_and_grow():
+    buffers = Buffers(mx.cpu())
+    first = buffers.get('rows', (2, 3), 'float16')
+    first[:] = 7
+    np.testing.assert_array_equal(buffers.get('rows', (3, 1), 'float16').asnumpy(), [[7], [7], [7]])
+    assert buffers.get('rows', (2, 3), 'float32').dtype == np.float32
+    assert buffers.get('rows', (4, 3), 'float16').shape == (4, 3)
+    buffers.get('rows', (2, 2), 'float16')[:] = 5
+    np.testing.assert_array_equal(first.asnumpy(), np.full((2, 3), 7))
 
 
 def test_centers_and_momentum_stay_float32():
