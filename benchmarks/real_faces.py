@@ -44,9 +44,9 @@ def train(name, folder, network, steps, seed):
     flags = VARIANTS[name]
     data = folder / ('shuffled' if 'is_shuffled_rec=True' in flags else 'indexed')
     milestones = '%d,%d' % (steps * 7 // 10, steps * 9 // 10)
-    command = [sys.executable, str(ROOT / 'train_parall.py'), '--network', network, '--dataset-path', str(data), *COMMON,
-               *flags, '--lr-steps', milestones, '--max-steps', str(steps), '--verbose', str(steps), '--seed', str(seed),
-               '--end-epoch', '1000', '--models-root', str(folder / 'models')]
+    command = [sys.executable, str(ROOT / 'train_parall.py'), '--network', network, '--dataset-path', str(data),
+               *COMMON, *flags, '--lr-steps', milestones, '--max-steps', str(steps), '--verbose', str(steps),
+               '--seed', str(seed), '--end-epoch', '1000', '--models-root', str(folder / 'models')]
     begin = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True)
     minutes = (time.perf_counter() - begin) / 60

@@ -1,12 +1,14 @@
 """Writing so that nothing half-written ever bears its final name."""
 import contextlib
 import errno
+import glob
 import os
 import pathlib
 import shutil
 
 from common.errors import UserError
 
+OLD = '.old.partial'                 # of a folder that is being replaced
 MANY = 1000                          # files that are synced one by one
 
 
@@ -21,7 +23,7 @@ def replacing(path):
     try:
         yield temporary
         sync_all([temporary] if temporary.is_file() else sorted(temporary.rglob('*')) + [temporary])
-        old = path.with_name('.%s.%d.old.partial' % (path.name, os.getpid()))
+        old = path.with_name('.%s.%d%s' % (path.name, os.getpid(), OLD))
         if path.is_dir():
             os.replace(str(path), str(old))
         os.replace(str(temporary), str(path))
@@ -52,6 +54,19 @@ def sync(path):
             raise                        # some network file systems cannot do it for a folder
     finally:
         os.close(handle)
+
+
+def clear_leftovers(folder, start):
+    """Remove what killed writers left in `folder` of names that begin with start.
+
+    A folder that was put aside when its writer was killed between two renames gets its name back.
+    """
+    for path in sorted(pathlib.Path(folder).glob('.%s*.partial' % glob.escape(start))):
+        home = path.with_name(path.name[1:-len(OLD)].rpartition('.')[0]) if path.name.endswith(OLD) else None
+        if home is not None and not home.exists():
+            os.replace(str(path), str(home))
+        else:
+            discard(path)
 
 
 def discard(path):

@@ -9,7 +9,7 @@ from common.errors import UsageError, UserError
 from common.files import replacing
 from common.mxnet_loader import mx
 
-_MODEL = re.compile(r'(.+),([0-9]{1,4})')
+_MODEL = re.compile(r'(.+),\s*([0-9]{1,4})')
 _PARAMS = re.compile(r'-([0-9]{4})\.params')
 
 
@@ -51,11 +51,17 @@ class SavedModel:
                 raise UserError('cannot write %s: %s' % (path, str(error).strip().splitlines()[-1])) from None
 
 
+def split_epoch(text):
+    """'PREFIX,EPOCH' -> (PREFIX, EPOCH); 'PREFIX' -> (PREFIX, None)."""
+    match = _MODEL.fullmatch(text)
+    return (match.group(1), int(match.group(2))) if match else (text, None)
+
+
 def split_model(text):
     """'PREFIX,EPOCH' or, where there is only one PREFIX-NNNN.params, 'PREFIX' -> (PREFIX, number). UsageError."""
-    match = _MODEL.fullmatch(text)
-    if match:
-        return match.group(1), int(match.group(2))
+    prefix, number = split_epoch(text)
+    if number is not None:
+        return prefix, number
     folder, name = os.path.split(os.path.abspath(text))
     found = os.listdir(folder) if os.path.isdir(folder) else []
     ends = (_PARAMS.fullmatch(file[len(name):]) for file in found if file.startswith(name))

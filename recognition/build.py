@@ -22,6 +22,7 @@ from recognition.optimizer import MultiStepSchedule, SolverOptions
 from recognition.parall_module import Head, ParallModule
 from recognition.plan_check import settle_memory
 from recognition.pretrained import take_pretrained
+from recognition.pretrained_head import PretrainedHead, start_new_centers_from_images
 from recognition.product import HalfProduct, Product
 from recognition.resume import check_same_training, resume
 from recognition.signals import Stop
@@ -48,12 +49,14 @@ def build_trainer(cfg, get_backbone, contexts, prefix, collective, began=None):
     found = all_or_none(collective, lambda: find_state(folder, cfg), 'state')
     require_agreement(collective, facts_of(cfg, len(contexts), train_iter, data_files(cfg), targets, found))
     if found:
-        cfg.pretrained = ''                 # taken long ago
+        cfg.pretrained, cfg.pretrained_head, cfg.new_centers = '', '', 'random'         # taken long ago
+    old_head = all_or_none(collective, lambda: find_old_head(cfg), 'pretrained_head')
     all_or_none(collective, lambda: settle_memory(cfg, get_backbone, contexts, collective), 'memory')
     solver = SolverOptions(MultiStepSchedule(cfg.lr, cfg.lr_steps, cfg.warmup), cfg.mom, cfg.wd, cfg.fc7_lr_mult,
                            cfg.fc7_wd_mult)
     backbone = build_backbone(cfg, get_backbone, contexts, solver, collective)
     head = build_head(cfg, backbone.embedding_size, contexts, collective)
+    start_centers(cfg, backbone, head, train_iter, old_head)
     log.info('%s: embedding of %d numbers; %d classes in shards of %s', cfg.network, backbone.embedding_size,
              head.num_classes, ', '.join(str(shard.num_classes) for shard in head.shards))
     checkpoints = Checkpoints(prefix, build_symbol(cfg, get_backbone), CheckpointRule(cfg.ckpt))
@@ -99,6 +102,21 @@ def build_head(cfg, embedding_size, contexts, collective):
                         sample_ratio=cfg.sample_ratio, keep_logits=cfg.head_memory != 'lean',
                         sub_centers=cfg.sub_centers, interclass_filter=cfg.interclass_filter,
                         product=make_product(cfg, contexts))
+
+
+def find_old_head(cfg):
+    """PretrainedHead, None without pretrained_head. UserError."""
+    if not cfg.pretrained_head:
+        return None
+    return PretrainedHead(cfg.pretrained_head, cfg.pretrained_epoch, cfg.class_map, cfg.num_classes)
+
+
+def start_centers(cfg, backbone, head, train_iter, old_head):
+    """Give the classes the centers that fine-tuning starts from."""
+    if old_head:
+        all_or_none(head.collective, lambda: old_head.fill(head), 'old_centers')
+    if cfg.new_centers == 'mean':
+        start_new_centers_from_images(backbone, head, train_iter, old_head and old_head.map)
 
 
 def make_product(cfg, contexts):

@@ -14,7 +14,7 @@ import numpy as np
 
 from common.class_rows import class_file, load_head_range
 from common.errors import UserError
-from common.files import discard, replacing
+from common.files import clear_leftovers, replacing
 from common.mxnet_loader import mx
 from recognition.agreement import replacing_together
 
@@ -145,8 +145,7 @@ class Checkpoints:
         collective = module.head.collective
         numbers = collective.exchange(self.rule.numbers(accuracy, final), 'checkpoint_numbers')[0]
         if collective.rank == 0:
-            for rest in pathlib.Path(self.prefix).parent.glob('.%s-*.partial' % pathlib.Path(self.prefix).name):
-                discard(rest)                          # a killed run left it
+            clear_leftovers(pathlib.Path(self.prefix).parent, pathlib.Path(self.prefix).name + '-')
         for number in numbers:
             if collective.rank == 0:
                 save_backbone(self.prefix, number, self.symbol, *module.backbone.parameters())

@@ -7,12 +7,12 @@ import json
 import logging
 import os
 import pathlib
-import re
 
 import numpy as np
 
 from common.errors import UserError
 from common.mxnet_loader import mx
+from common.saved_model import split_epoch
 from recognition.checkpoint import params_path
 from recognition.state_files import MANIFEST, check_file, read_manifest
 from recognition.training_state import BACKBONE
@@ -52,7 +52,7 @@ def take_pretrained(backbone, pretrained, number):
 
 def load_pretrained(pretrained, number):
     """(path, (arg_params, aux_params)), as for take_pretrained."""
-    prefix, number = split_epoch(pretrained, number)
+    prefix, number = with_epoch(pretrained, number)
     prefix = os.path.abspath(os.path.expanduser(prefix))
     if os.path.isdir(prefix):
         return prefix, load_state_backbone(pathlib.Path(prefix))
@@ -64,10 +64,10 @@ def load_pretrained(pretrained, number):
     return path, (arguments, auxiliary)
 
 
-def split_epoch(pretrained, number):
+def with_epoch(pretrained, number):
     """'PREFIX,EPOCH' -> (PREFIX, EPOCH); 'PREFIX' -> (PREFIX, number)."""
-    match = re.fullmatch(r'(.+),\s*([0-9]{1,4})', pretrained)
-    return (match.group(1), int(match.group(2))) if match else (pretrained, number)
+    prefix, found = split_epoch(pretrained)
+    return prefix, number if found is None else found
 
 
 def load_backbone(prefix, number):

@@ -86,6 +86,13 @@ SETTINGS = {
     'pretrained': Setting('', text(), 'PREFIX or PREFIX,EPOCH of a checkpoint, or folder of a training state, whose '
                                       'backbone is the start'),
     'pretrained_epoch': Setting(1, whole(0, 9999), 'EPOCH where pretrained has none, as in PREFIX-0001.params'),
+    'pretrained_head': Setting('', text(), 'folder PREFIX-NNNN.head, PREFIX,EPOCH, or folder of a training state, '
+                                           'whose class centers are the start'),
+    'class_map': Setting('', text(), 'file with a line OLD NEW for each class of pretrained_head that is kept; empty: '
+                                     'the classes are the same'),
+    'new_centers': Setting('random', one_of('random', 'mean'),
+                           'where classes that pretrained_head does not have start: random, or the mean embedding of '
+                           'their images'),
     'freeze_backbone': Setting(0, whole(0), 'first steps that train the class centers alone; the backbone, with its '
                                             'batch norm statistics, stays as it is'),
     # reading
@@ -191,6 +198,10 @@ def complete(given):
     if flat['fp16'] and not flat['fp16_scale']:
         flat['fp16_scale'] = 1.0
     flat['fp16'] = bool(flat['fp16_scale'])
+    if flat['class_map'] and not flat['pretrained_head']:
+        raise UsageError('class_map = %s needs pretrained_head, whose classes it maps' % flat['class_map'])
+    if flat['new_centers'] == 'mean' and not flat['pretrained']:
+        raise UsageError('new_centers = mean needs pretrained: an untrained network has no embeddings worth a mean')
     if flat['image_shape'] and flat['image_shape'][2] != 3:
         raise UsageError('image_shape = %s: the last number must be 3 (colours)' % flat['image_shape'])
     return EasyDict(flat)

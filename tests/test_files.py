@@ -3,7 +3,7 @@ import os
 import pytest
 
 from common.errors import UserError
-from common.files import MANY, replacing
+from common.files import MANY, clear_leftovers, replacing
 
 
 def test_a_file_gets_its_name_when_it_is_complete(tmp_path):
@@ -44,3 +44,17 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(UserError, match='cannot write .*missing/file: No such file'), \
             replacing(tmp_path / 'missing' / 'file') as temporary:
         temporary.write_text('x')
+
+
+def test_a_folder_put_aside_by_a_killed_writer_gets_its_name_back(tmp_path):
+    """Killed between the two renames: the old content is all there is."""
+    for name, content in (('.model-0000.head.7.old.partial', 'old'), ('.model-0000.head.7.partial', 'new'),
+                          ('.model-0001.head.7.old.partial', 'older'), ('model-0001.head', 'kept'),
+                          ('.other-0000.head.7.partial', 'of another run')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / 'file').write_text(content)
+    clear_leftovers(tmp_path, 'model-')
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['.other-0000.head.7.partial', 'model-0000.head',
+                                                                'model-0001.head']
+    assert (tmp_path / 'model-0000.head' / 'file').read_text() == 'old'
+    assert (tmp_path / 'model-0001.head' / 'file').read_text() == 'kept'

@@ -6,7 +6,7 @@ from common.errors import UserError
 from common.mxnet_loader import mx
 from recognition.backbone import Backbone
 from recognition.checkpoint import save_backbone
-from recognition.pretrained import fixed_gammas, load_backbone, split_epoch, take_pretrained
+from recognition.pretrained import fixed_gammas, load_backbone, take_pretrained, with_epoch
 from symbols import get_backbone
 from tests.make_sets import identity_set
 from tests.test_parall_module import curve
@@ -94,8 +94,8 @@ def test_a_cut_file(saved, tmp_path):
 
 
 def test_a_number_after_the_prefix():
-    assert split_epoch('a/model,12', 1) == ('a/model', 12) and split_epoch('a,b/model', 3) == ('a,b/model', 3)
-    assert split_epoch('model, 0000', 1) == ('model', 0) and split_epoch('model,x', 1) == ('model,x', 1)
+    assert with_epoch('a/model,12', 1) == ('a/model', 12) and with_epoch('a,b/model', 3) == ('a,b/model', 3)
+    assert with_epoch('model, 0000', 1) == ('model', 0) and with_epoch('model,x', 1) == ('model,x', 1)
 
 
 def test_a_gamma_that_counts_as_one_is_taken_as_one(tmp_path):
