@@ -9,10 +9,12 @@ import logging
 import numpy as np
 
 from common.errors import UserError
+from recognition.watch import Watch
 
 log = logging.getLogger('shardface')
 
 INSTALL = 'python -m recognition.install_horovod'
+SURE = 2.0                           # seconds in which the watch knows who ended
 LOST = 'Horovod', 'horovod', 'gloo', 'MPI', 'NCCL', 'nccl', 'Connection ', 'Read error', 'Broken pipe'
 
 
@@ -47,7 +49,8 @@ class LocalCollective:
 
     @contextlib.contextmanager
     def explaining(self):
-        """Turn the failure of an operation in the block into a UserError."""
+        """Around all that a process does: the failure of an operation becomes a UserError that names who ended. After
+        the block, if it was left in order, this process may end without the others."""
         yield
 
 
@@ -71,6 +74,7 @@ class HorovodCollective(LocalCollective):
                             'is mpirun; use horovodrun --gloo, or build it with MPI: %s --mpi'
                             % (place.world_size, self.world_size, INSTALL))
         self.sent_bytes = 0
+        self._watch = Watch(self) if self.world_size > 1 else None
 
     def _count(self, array, share):
         """share: of the bytes of the array, times the number of processes."""
@@ -112,8 +116,12 @@ class HorovodCollective(LocalCollective):
         except self._mx.MXNetError as error:
             if not any(sign in str(error) for sign in LOST):
                 raise
-            raise UserError('rank %d lost the other processes: one of them ended, and its own message says why, or the '
-                            'network failed (%s)' % (self.rank, last_line(error).partition('. ')[0])) from None
+            ended = self._watch.wait_for_end(SURE) if self._watch else None
+            why = 'one of them ended, or the network failed' if ended is None else 'rank %d ended' % ended
+            raise UserError('rank %d lost the other processes: %s, and its own message says why (%s)'
+                            % (self.rank, why, last_line(error).partition('. ')[0])) from None
+        if self._watch:
+            self._watch.close()
 
 
 def last_line(error):

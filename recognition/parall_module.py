@@ -12,18 +12,20 @@ class Head:
     Shard number = rank * devices + device. N is the global batch, over all devices and processes.
     """
 
-    def __init__(self, shards, num_classes, collective):
+    def __init__(self, shards, num_classes, collective, fp16_exchange=False):
+        """fp16_exchange: the features of all processes meet rounded to float16."""
         self.shards, self.num_classes, self.collective = shards, num_classes, collective
+        self._fp16_exchange = fp16_exchange
 
     @classmethod
-    def initial(cls, num_classes, embedding_size, contexts, margin, seed, collective, **options):
-        """Fresh centers that depend on seed and class only, one shard per context."""
+    def initial(cls, num_classes, embedding_size, contexts, margin, seed, collective, fp16_exchange=False, **options):
+        """Fresh centers that depend on seed and class only, one shard per context. options: of HeadShard.initial."""
         first, total = collective.rank * len(contexts), collective.world_size * len(contexts)
         shards = [HeadShard.initial(*shard_range(num_classes, first + device, total),
                                     embedding_size=embedding_size, context=context, margin=margin,
                                     seed=seed, **options)
                   for device, context in enumerate(contexts)]
-        return cls(shards, num_classes, collective)
+        return cls(shards, num_classes, collective, fp16_exchange)
 
     def forward_backward(self, embedding, labels, solver, measure=False, num_update=0):
         """Loss over all classes, gradient for the embedding, and the update of all centers.
@@ -37,7 +39,7 @@ class Head:
         for shard in self.shards:
             shard.begin(labels, embedding.shape[1], num_update)
         unit, inverse_norm = self._normalise(embedding)
-        features = self.collective.allgather(unit, 'features')                     # (N, D)
+        features = self._gather(unit)                                              # (N, D)
         parts = [shard.forward(rows, measure) for shard, rows in zip(self.shards, self._on_each_device(features))]
         statistics = self._merge(parts, embedding.context)
         d_features = [shard.backward(log_sum, *solver)
@@ -45,6 +47,12 @@ class Head:
         total = sum_on(features, d_features)                                       # (N, D)
         d_unit = self.collective.reduce_scatter_sum(total, 'd_features')           # (B, D)
         return statistics, self._through_unit(d_unit, unit, inverse_norm)
+
+    def _gather(self, unit):
+        """Rows of all processes. Rounded even in one process: how many there are does not change the numbers."""
+        if not self._fp16_exchange:
+            return self.collective.allgather(unit, 'features')
+        return self.collective.allgather(unit.astype('float16'), 'features').astype('float32')
 
     def _on_each_device(self, array):
         """Copies for all shards, made before any shard begins: a copy waits for the work of the device it leaves."""

@@ -82,6 +82,7 @@ SETTINGS = {
     'fp16': Setting(False, switch(), 'half precision; True is fp16_scale 1.0'),
     'fp16_scale': Setting(0.0, or_word('dynamic', real(low=0)),
                           'loss scale of half precision: a number, or dynamic, which finds it; 0: off'),
+    'fp16_exchange': Setting(False, switch(), 'processes send each other their embeddings in float16: half the bytes'),
     # fine-tuning, see docs/finetune.md
     'pretrained': Setting('', text(), 'PREFIX or PREFIX,EPOCH of a checkpoint, or folder of a training state, whose '
                                       'backbone is the start'),

@@ -11,11 +11,13 @@ from recognition.collective import connect
 from recognition.loss_scale import ConstantScale
 from recognition.processes import find_place, run_in_job
 from tests.tiny import TinyIter, tiny_module
+from tests.tiny_runs import tiny_run
 
 GLOBAL_BATCH, STEPS = 12, 20
+LEG = 6                              # steps of go_on
 VARIANTS = {
     'fast': {}, 'lean': {'keep_logits': False}, 'partial': {'sample_ratio': 0.4}, 'half': {'loss_scale': 64.0},
-    'few classes': {'num_classes': 3, 'sample_ratio': 0.9},
+    'fp16 exchange': {'fp16_exchange': True}, 'few classes': {'num_classes': 3, 'sample_ratio': 0.9},
 }
 
 
@@ -73,8 +75,15 @@ def write_together(collective, folder):
     assert len(os.listdir(str(folder / 'result'))) == collective.world_size, 'a part is missing'
 
 
-CASES = {function.__name__: function for function in (train, names, fail_while_writing, write_together)}
+def go_on(collective, folder):
+    """Resume FOLDER/run where the last leg ended, for LEG more steps of 12 images on four devices in all."""
+    num_devices = 4 // collective.world_size
+    begun = max([int(path.name[5:]) for path in (folder / 'run').glob('model-state/step-*')], default=0)
+    tiny_run(folder / 'set', folder / 'run', num_devices, collective, per_batch_size=3, max_steps=begun + LEG,
+             resume='auto', net_name='plain')
 
+
+CASES = {function.__name__: function for function in (train, names, fail_while_writing, write_together, go_on)}
 
 
 def main():

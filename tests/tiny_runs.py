@@ -25,19 +25,20 @@ def tiny_builder(net_name):
     return build
 
 
-def tiny_run(set_folder, folder, num_devices=1, **settings):
-    """A Trainer that was fitted; results are in `folder`."""
-    trainer = tiny_trainer(set_folder, folder, num_devices, **settings)
+def tiny_run(set_folder, folder, num_devices=1, collective=None, **settings):
+    """A Trainer that was fitted; results are in `folder`. collective: None for one process."""
+    trainer = tiny_trainer(set_folder, folder, num_devices, collective, **settings)
     trainer.fit()
     return trainer
 
 
-def tiny_trainer(set_folder, folder, num_devices=1, **settings):
+def tiny_trainer(set_folder, folder, num_devices=1, collective=None, **settings):
     dataset_path = set_folder if isinstance(set_folder, list) else str(set_folder)
     cfg = complete(dict(defaults(), **dict(FLAGS, dataset_path=dataset_path, **settings)))
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     contexts = [mx.cpu(number) for number in range(num_devices)]
-    return build_trainer(cfg, tiny_builder, contexts, str(folder / 'model'), LocalCollective())
+    return build_trainer(cfg, tiny_builder, contexts, str(folder / 'model'),
+                         collective or LocalCollective())
 
 
 def state_path(folder, step):
