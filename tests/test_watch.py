@@ -60,7 +60,8 @@ class Job:
         one.exchange(True, 'watching')
 
     def crash(self, rank):
-        """What the system does with the connections of a process that is killed."""
+        """What the system does with the connections of a process that is killed, which itself says no more."""
+        self.watches[rank]._tell = lambda line: None
         for peer in list(self.watches[rank]._peers.values()):
             peer.socket.shutdown(socket.SHUT_RDWR)
 
