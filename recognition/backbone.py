@@ -81,20 +81,34 @@ class Backbone:
             d_embedding = d_embedding * self.loss_scale.value
         self._module.backward([d_embedding])
 
-    def update(self, num_update):
+    def update(self, num_update, measure=False):
         """Sum the gradients over devices and processes and take the SGD step of that number, with its learning rate.
 
+        With measure -> length (1,) of the gradient of all parameters, without loss scale; else None.
         In half precision a step whose gradients overflowed is skipped, see recognition/loss_scale.py; UserError after
         too many of them.
         """
         gradients = self._sum_over_processes()
+        norm = self._length(gradients) if measure else None
         if self.loss_scale is not None:
             finite = all_finite(gradients)
             if not self.loss_scale.accept(finite, num_update):
                 self._module._params_dirty = True              # the running statistics have moved all the same
-                return
+                return norm
         self._module._optimizer.num_update = num_update        # skipped steps count, as for the class centers
         self._module.update()
+        return norm
+
+    def _length(self, gradients):
+        """Length (1,) of what _sum_over_processes gives, without loss scale."""
+        squares = []
+        for first, *others in gradients:                       # one by one: no second copy of all of them
+            total = first.astype('float32', copy=False)
+            for other in others:
+                total = total + other.as_in_context(first.context).astype('float32', copy=False)
+            squares.append(mx.nd.multi_sum_sq(total, num_arrays=1))
+        length = mx.nd.sqrt(mx.nd.add_n(*squares))
+        return length if self.loss_scale is None else length / self.loss_scale.value
 
     def _sum_over_processes(self):
         """-> per parameter the list of gradients that are still to be summed. Nothing here waits.

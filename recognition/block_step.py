@@ -122,7 +122,17 @@ class BlockStep:
         self._compute_logits()
         logits = self.scratch.logits
         columns = mx.nd.argmax(logits, axis=1) if self.limit else None     # the first may be one that is left out
-        return block_log_sum(logits, self.scratch.similar, columns), row_maximum(logits) if measure else None
+        return block_log_sum(logits, self.scratch.similar, columns), self._best_other() if measure else None
+
+    def _best_other(self):
+        """(N,) largest logit of classes that are not the row's own."""
+        logits = self.scratch.logits
+        if self.places is None:
+            return row_maximum(logits)
+        set_entries(logits, self.places, mx.nd.full(self.label_logit.shape, LEFT_OUT, ctx=logits.context))
+        best = row_maximum(logits)
+        set_entries(logits, self.places, self.label_logit)
+        return best
 
     def _compute_logits(self):
         scratch = self.scratch

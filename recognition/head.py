@@ -9,7 +9,7 @@ import numpy as np
 
 from common.mxnet_loader import mx
 from recognition.block_step import BlockStep, CosineScales, Scratch
-from recognition.class_block import ClassBlock, PickedBlock, default_block_size
+from recognition.class_block import ClassBlock, PickedBlock, default_block_size, inverse_root
 from recognition.product import Product
 from recognition.sampling import Sampler
 from recognition.sharding import block_ranges, locate
@@ -112,6 +112,13 @@ class HeadShard:
         self._log_sums = mx.nd.stack(*log_sums, axis=0) if log_sums else nothing.reshape((1, -1))       # (blocks, N)
         best = mx.nd.max(mx.nd.stack(*bests, axis=0), axis=0) if measure and bests else nothing
         return Statistics.of(log_sum_exp(self._log_sums), target_logit, target_plain, best)
+
+    def center_norms(self):
+        """After begin(), before backward(): (J, C_s) lengths of the centers that take part; None for an empty shard."""
+        if not self._picked:
+            return None
+        scales = self._scales or CosineScales(self._picked, 1.0, self._scratch)
+        return mx.nd.square(inverse_root(scales.inverse_norm))                     # 1 / x, and 0 for 0
 
     def _pick(self, located, num_update):
         """Blocks of the classes that take part, and where the labels are in them."""

@@ -31,7 +31,7 @@ class Head:
         """Loss over all classes, gradient for the embedding, and the update of all centers.
 
         embedding (B, D) float32 and labels (B,) int64 NumPy are this process's rows; solver is
-        (lr, momentum, wd). Returns Statistics of all N rows and d_embedding (B, D). With accuracy in the
+        (lr, momentum, wd). Returns Statistics of all N rows and d_embedding (B, D). With measures in the
         statistics only if measured. Four collectives: features, labels, statistics, feature gradient.
         Nothing here waits for a device.
         """
@@ -42,6 +42,8 @@ class Head:
         features = self._gather(unit)                                              # (N, D)
         parts = [shard.forward(rows, measure) for shard, rows in zip(self.shards, self._on_each_device(features))]
         statistics = self._merge(parts, embedding.context)
+        if measure:
+            statistics.measures.update(self._measures(statistics, embedding))
         d_features = [shard.backward(log_sum, *solver)
                       for shard, log_sum in zip(self.shards, self._on_each_device(statistics.log_sum))]
         total = sum_on(features, d_features)                                       # (N, D)
@@ -73,6 +75,19 @@ class Head:
         radial = mx.nd.sum(d_unit * unit, axis=1, keepdims=True)
         return mx.nd.broadcast_mul(d_unit - mx.nd.broadcast_mul(unit, radial), inverse_norm)
 
+    def _measures(self, statistics, embedding):
+        """What the head has of the measures of a step: see ParallModule.train_step. No collectives."""
+        measures = {'accuracy': statistics.accuracy(), 'embedding_norm': mean_length(embedding)}
+        norms = [shard.center_norms() for shard in self.shards]
+        sums = [mx.nd.sum(norm).as_in_context(embedding.context) for norm in norms if norm is not None]
+        if sums:
+            count = sum(norm.size for norm in norms if norm is not None)
+            measures['center_norm'] = mx.nd.add_n(*sums) / count
+        margin = self.shards[0].margin
+        if margin is not None:
+            measures['own_cosine'], measures['other_cosine'] = statistics.cosines(margin.scale)
+        return measures
+
     def _merge(self, parts, context):
         own = mx.nd.stack(*[part.array.as_in_context(context) for part in parts], axis=0)   # (S, 4, N)
         return Statistics.merge(self.collective.allgather(own, 'head_statistics'))
@@ -82,6 +97,11 @@ def sum_on(like, arrays):
     """Sum of the arrays that are not None; zeros if there are none. Shape and context are those of `like`."""
     parts = [array.as_in_context(like.context) for array in arrays if array is not None]
     return mx.nd.add_n(*parts) if parts else mx.nd.zeros_like(like)
+
+
+def mean_length(rows):
+    """Mean length (1,) of rows (n, D)."""
+    return mx.nd.mean(mx.nd.sqrt(mx.nd.sum(mx.nd.square(rows), axis=1)))
 
 
 class ParallModule:
@@ -102,7 +122,17 @@ class ParallModule:
         return self.solver.schedule(max(1, self.num_update))
 
     def train_step(self, batch, measure=False):
-        """batch: data [images (B, 3, H, W) uint8], label [(B,) int64] -> Statistics of the global batch."""
+        """batch: data [images (B, 3, H, W) uint8], label [(B,) int64] -> Statistics of the global batch.
+
+        With measure they have these measures, (1,) arrays that nobody waits for here:
+
+        accuracy                    share of the N rows whose own center is the nearest
+        own_cosine, other_cosine    mean over the N rows; not with loss softmax, whose logits are no cosines
+        embedding_norm              mean length of this process's embeddings
+        center_norm                 mean length of the centers of this process that take part in the step
+        gradient_norm               length of the gradient of all parameters of the backbone, summed over devices and
+                                    processes, without loss scale; not while the backbone is frozen
+        """
         self.num_update += 1
         trains_backbone = self.num_update > self.freeze_backbone
         labels = batch.label[0].asnumpy()
@@ -112,5 +142,7 @@ class ParallModule:
             embedding, labels, self.solver.for_head(self.num_update), measure, self.num_update)
         if trains_backbone:
             self.backbone.backward(d_embedding)
-            self.backbone.update(self.num_update)
+            norm = self.backbone.update(self.num_update, measure)
+            if measure:
+                statistics.measures['gradient_norm'] = norm
         return statistics

@@ -34,11 +34,13 @@ class Statistics:
     log_sum       log-sum-exp of the logits of its classes
     target_logit  logit of the label, with margin; 0 where the label is another shard's
     target_plain  the same without margin
-    best_other    largest logit among its classes, the label's counted with its margin (0 unless measured)
+    best_other    largest logit among its classes other than the label (0 unless measured)
+
+    measures: {name: (1,) array} of what else was measured, see ParallModule.train_step.
     """
 
     def __init__(self, array):
-        self.array = array
+        self.array, self.measures = array, {}
         self.log_sum, self.target_logit, self.target_plain, self.best_other = (array[row] for row in range(4))
 
     @classmethod
@@ -59,3 +61,10 @@ class Statistics:
     def accuracy(self):
         """Share (1,) of rows whose label has the largest logit, the margin left out."""
         return mx.nd.mean(self.target_plain >= self.best_other)
+
+    def cosines(self, scale):
+        """Mean cosine (1,) of the rows with their own center, and with the nearest other that takes part.
+
+        scale: of the logits. Where no other takes part, its cosine counts as -1.
+        """
+        return mx.nd.mean(self.target_plain) / scale, mx.nd.mean(mx.nd.maximum(self.best_other, -scale)) / scale

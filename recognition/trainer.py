@@ -8,7 +8,7 @@ from common.errors import UserError
 log = logging.getLogger('shardface')
 
 MEGABYTE = 1e6
-ACCURACY_SAMPLES = 5      # steps per log line on which accuracy is measured: it costs a pass over the logits
+SAMPLES = 5               # steps per log line on which accuracy and its like are measured: a pass over the logits
 
 
 class TrainerOptions:
@@ -24,12 +24,12 @@ class TrainerOptions:
         return min(self.max_steps, self.end_epoch * batches_per_epoch)
 
     def measures(self, step):
-        """Whether accuracy is measured on this step."""
-        return step % self.frequent % max(1, self.frequent // ACCURACY_SAMPLES) == 0
+        """Whether accuracy, norms and cosines are measured on this step."""
+        return step % self.frequent % max(1, self.frequent // SAMPLES) == 0
 
 
 class Meter:
-    """Loss and accuracy of the steps since the last log line.
+    """Loss and measures of the steps since the last log line.
 
     Values are read one step late, so that reading one does not wait for the step that was just begun.
     """
@@ -39,36 +39,37 @@ class Meter:
         self._restart()
 
     def _restart(self):
-        self._losses, self._accuracies = [], []
+        self._losses, self._measures = [], {}
         self._begin, self._waited = time.monotonic(), self._train_iter.wait_seconds
         self._sent = self._collective.sent_bytes
 
-    def add(self, step, statistics, measured):
+    def add(self, step, statistics):
         """Take in a step that was begun. UserError if the loss of the step before is not finite."""
-        loss, accuracy = statistics.loss(), statistics.accuracy() if measured else None
+        loss = statistics.loss()
         self.settle()
-        self._pending = step, loss, accuracy
+        self._pending = step, loss, statistics.measures
 
     def settle(self):
         """Wait for the last step and check its loss."""
         if self._pending is None:
             return
-        step, loss, accuracy = self._pending
+        step, loss, measures = self._pending
         self._pending = None
         loss = float(loss.asscalar())
         if not math.isfinite(loss):
             raise UserError('loss is %s at step %d: training stopped, nothing was saved since; lower --lr or '
                             'start from an earlier checkpoint' % (loss, step))
         self._losses.append(loss)
-        if accuracy is not None:
-            self._accuracies.append(float(accuracy.asscalar()))
+        for name, array in measures.items():
+            self._measures.setdefault(name, []).append(float(array.asscalar()))
 
     def report(self, images_per_step):
         """Means since the last report, as a dict; images_per_step counts all devices and processes."""
         self.settle()
         seconds = max(time.monotonic() - self._begin, 1e-9)
         waited = self._train_iter.wait_seconds - self._waited
-        values = {'loss': mean(self._losses), 'accuracy': mean(self._accuracies),
+        values = {'loss': mean(self._losses), 'accuracy': math.nan,
+                  **{name: mean(measured) for name, measured in self._measures.items()},
                   'images_per_second': len(self._losses) * images_per_step / seconds,
                   'wait_share': min(1.0, waited / seconds),
                   'sent_megabytes': (self._collective.sent_bytes - self._sent) / max(1, len(self._losses)) / MEGABYTE}
@@ -117,8 +118,7 @@ class Trainer:
 
     def _step(self, batch, meter):
         step = self.module.num_update + 1
-        measured = self.options.measures(step)
-        meter.add(step, self.module.train_step(batch, measured), measured)
+        meter.add(step, self.module.train_step(batch, self.options.measures(step)))
         if step % self.options.frequent == 0:
             self._log(step, meter)
         self.stop.step_done()
