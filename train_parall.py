@@ -16,10 +16,12 @@ from common.errors import UsageError, UserError
 from common.files import replacing
 from common.label_table import write_label_table
 from common.logs import log_to_file, logging_to_console
+from common.progress import StepBar
 from recognition.agreement import all_or_none
 from recognition.collective import connect
 from recognition.dataset import find_dataset, find_sizes
 from recognition.devices import contexts, num_cpu_devices, parse_devices
+from recognition.events import require_tensorboard
 from recognition.processes import find_place, refuse_parameter_server, run_in_job
 from recognition.settings import SETTINGS, changed, checked, complete, preset, suggestion
 
@@ -51,6 +53,9 @@ def make_parser():
         help='any setting, by its name in config.py; may be repeated')
     parser.add_argument('--distributed', action='store_true',
                         help='use Horovod even where no launcher is seen to have started several processes')
+    group = parser.add_argument_group('seeing it')
+    group.add_argument('--tensorboard', action='store_true', help=SETTINGS['tensorboard'].help)
+    group.add_argument('--quiet', action='store_true', help='show warnings, errors and the last line only')
     group = parser.add_argument_group('memory plan')
     group.add_argument('--plan', action='store_true',
                        help='print what the run needs on each device and end: exit code 0 if it fits, 1 if not; '
@@ -91,7 +96,8 @@ def given(args):
         if name not in SETTINGS:
             raise UsageError('--set %s: unknown setting %s%s' % (pair, name, suggestion(name, SETTINGS)))
         values[name] = checked(name, value.strip(), '--set %s' % name)
-    return dict(values, plan_check=False) if args.no_plan_check else values
+    switched = {'plan_check': not args.no_plan_check, 'tensorboard': args.tensorboard}
+    return dict(values, **{name: on for name, on in switched.items() if on != SETTINGS[name].default})
 
 
 def build_config(args):
@@ -154,7 +160,7 @@ def set_threads(request, environ, num_processes=1):
     log.info('OMP_NUM_THREADS=%s: %d cores, %d CPU devices at most', environ['OMP_NUM_THREADS'], cores, num_devices)
 
 
-def train(cfg, request, collective):
+def train(cfg, request, collective, show_bar=False):
     """Configuration and device Request -> parts -> Trainer -> exit code. From here on MXNet is there."""
     began = time.monotonic()                # the import of MXNet counts
     from recognition.build import build_trainer
@@ -166,6 +172,8 @@ def train(cfg, request, collective):
         save_config(cfg, prefix)
         if len(trainer.train_iter.label_table) > 1:
             write_label_table('%s-labels.tsv' % prefix, trainer.train_iter.label_table)
+        if show_bar:
+            trainer.recorder.show(StepBar(trainer.module.num_update, trainer.total_steps))
     trainer.fit()
     return trainer.stop.exit_code
 
@@ -198,7 +206,7 @@ def make_folder(folder):
 def run(args):
     """Check all that can be checked without MXNet, then train or show the plan; returns the exit code."""
     place = find_place(os.environ)
-    with logging_to_console(place.rank, place.world_size):
+    with logging_to_console(place.rank, place.world_size, args.quiet):
         cfg = build_config(args)
         refuse_parameter_server(os.environ)
         request = parse_devices(cfg.devices, os.environ.get('CUDA_VISIBLE_DEVICES'))
@@ -208,14 +216,16 @@ def run(args):
         set_threads(request, os.environ, place.local_size)
         collective = connect(place, args.distributed)
         with collective.explaining():
-            all_or_none(collective, lambda: find_files(cfg), 'files')
+            all_or_none(collective, lambda: find_files(cfg, collective.rank), 'files')
             log.info('settings that are not at their default: %s', changed(cfg))
-            return train(cfg, request, collective)
+            return train(cfg, request, collective, sys.stderr.isatty() and not args.quiet)
 
 
-def find_files(cfg):
-    """Find what is read, and see where results can be written."""
+def find_files(cfg, rank):
+    """Find what is read and what writes, and see where results can be written."""
     check_models_root(cfg.models_root)
+    if cfg.tensorboard and rank == 0:
+        require_tensorboard()
     find_dataset(cfg)
 
 

@@ -7,6 +7,8 @@ from common.errors import UserError
 
 log = logging.getLogger('shardface')
 
+FINAL = {'final': True}              # extra= of the line that says how a task ended: it is shown with --quiet, too
+
 
 def formatter(rank, world_size):
     """Time and message; of which process, if there are several."""
@@ -15,15 +17,18 @@ def formatter(rank, world_size):
 
 
 @contextlib.contextmanager
-def logging_to_console(rank=0, world_size=1):
+def logging_to_console(rank=0, world_size=1, quiet=False):
     """Log to standard error while the block runs, then leave the logger as it was.
 
-    Rank 0 writes everything from INFO on, the other processes warnings and errors only.
+    Rank 0 writes everything from INFO on, the other processes warnings and errors only; quiet: rank 0, too, but also
+    the line that is FINAL.
     """
     before = list(log.handlers), log.level, log.propagate
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(rank, world_size))
     handler.setLevel(logging.INFO if rank == 0 else logging.WARNING)
+    if quiet:
+        handler.addFilter(lambda record: record.levelno >= logging.WARNING or hasattr(record, 'final'))
     log.handlers, log.propagate = [handler], False      # MXNet may set up the root logger: one line is enough
     log.setLevel(logging.INFO)
     try:

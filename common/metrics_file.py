@@ -1,8 +1,9 @@
 """The file of what was measured during a training: one JSON object per line, in the order of the steps.
 
-Every line has "kind", "step", "epoch" and "time" (seconds since 1970); docs/seeing.md lists the rest. Numbers that are not
-finite are null.
+Every line has "kind", "step", "epoch" and "time" (seconds since 1970); docs/seeing.md lists the rest. Numbers that are
+not finite are null.
 """
+import errno
 import json
 import logging
 import math
@@ -26,28 +27,29 @@ class MetricsFile:
         self._path = pathlib.Path(os.path.abspath(path))
         if self._path.exists():
             begin_anew(self._path) if step == 0 else cut(self._path, step)
+        self._ended = False
         try:
-            self._stream = open(str(self._path), 'ab', buffering=0)
+            self._append(b'')
         except OSError as error:
             raise UserError('cannot write %s: %s' % (self._path, error.strerror)) from None
 
     def write(self, line):
         """line: dict. If it cannot be written, a warning says so and no more lines are: the training is worth more."""
-        if self._stream is None:
+        if self._ended:
             return
-        text = json.dumps(without_nan(line), allow_nan=False).encode('ascii') + b'\n'
         try:
-            written = self._stream.write(text)
-            if written != len(text):
-                raise OSError(0, 'the disk is full')
+            self._append(json.dumps(without_nan(line), allow_nan=False).encode('ascii') + b'\n')
         except OSError as error:
             log.warning('cannot write %s: %s; it ends before step %d', self._path, error.strerror, line['step'])
-            self.close()
+            self._ended = True
+
+    def _append(self, text):
+        with open(str(self._path), 'ab', buffering=0) as stream:
+            if stream.write(text) != len(text):
+                raise OSError(errno.ENOSPC, 'the disk is full')
 
     def close(self):
-        if self._stream is not None:
-            self._stream.close()
-        self._stream = None
+        """Nothing is left open between two lines."""
 
 
 def begin_anew(path):

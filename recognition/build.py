@@ -24,6 +24,7 @@ from recognition.plan_check import settle_memory
 from recognition.pretrained import take_pretrained
 from recognition.pretrained_head import PretrainedHead, start_new_centers_from_images
 from recognition.product import HalfProduct, Product
+from recognition.recorder import make_recorder
 from recognition.resume import check_same_training, resume
 from recognition.signals import Stop
 from recognition.state_folder import StateFolder
@@ -51,7 +52,7 @@ def build_trainer(cfg, get_backbone, contexts, prefix, collective, began=None):
     if found:
         cfg.pretrained, cfg.pretrained_head, cfg.new_centers = '', '', 'random'         # taken long ago
     old_head = all_or_none(collective, lambda: find_old_head(cfg), 'pretrained_head')
-    all_or_none(collective, lambda: settle_memory(cfg, get_backbone, contexts, collective), 'memory')
+    plan = all_or_none(collective, lambda: settle_memory(cfg, get_backbone, contexts, collective), 'memory')
     solver = SolverOptions(MultiStepSchedule(cfg.lr, cfg.lr_steps, cfg.warmup), cfg.mom, cfg.wd, cfg.fc7_lr_mult,
                            cfg.fc7_wd_mult)
     backbone = build_backbone(cfg, get_backbone, contexts, solver, collective)
@@ -70,6 +71,7 @@ def build_trainer(cfg, get_backbone, contexts, prefix, collective, began=None):
     if found:
         resume(trainer, found, cfg)
     saver.begin(trainer, found)
+    trainer.recorder = all_or_none(collective, lambda: make_recorder(cfg, prefix, trainer, plan), 'recorder')
     return trainer
 
 

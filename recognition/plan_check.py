@@ -14,18 +14,21 @@ log = logging.getLogger('shardface')
 
 
 def settle_memory(cfg, get_backbone, contexts, place):
-    """Log the plan of a training on these contexts and set cfg.head_memory to fast or lean where it is auto.
+    """Log the plan of a training on these contexts and set cfg.head_memory to fast or lean where it is auto; returns
+    the lines of the plan.
 
     place: world_size and local_size, of a collective. UserError with advice if it does not fit and cfg.plan_check is
     on.
     """
     plan = make_plan(cfg, get_backbone, [(context.device_type, context.device_id) for context in contexts], place)
-    for line in report(plan):
+    lines = report(plan)
+    for line in lines:
         log.info('%s', line)
     if not plan.fits and cfg.plan_check:
         raise UserError('memory: %s; %s; --no-plan-check tries all the same' % (verdict(plan), advice(plan)))
     log.info('--head-memory %s%s', plan.head_memory, ', chosen by the plan' if cfg.head_memory == 'auto' else '')
     cfg.head_memory = plan.head_memory
+    return lines
 
 
 def make_plan(cfg, get_backbone, devices, place):

@@ -123,6 +123,8 @@ SETTINGS = {
     'device_memory': Setting(None, or_none(real(above=0)),
                              'memory of each device for the plan, GB (2**30 bytes); None: what is free there'),
     'plan_check': Setting(True, switch(), 'refuse a run that cannot fit in memory by the plan'),
+    'report': Setting(True, switch(), 'write report.html at the end, if matplotlib is there'),
+    'tensorboard': Setting(False, switch(), 'write events for TensorBoard (needs tensorboardX)'),
     'seed': Setting(0, whole(0, 2**31 - 1), 'seed of weights, order and augmentation'),
     'max_steps': Setting(0, whole(0), 'stop after so many steps; 0: no such stop'),
     'end_epoch': Setting(10000, whole(0), 'stop after so many epochs; 0: no such stop'),

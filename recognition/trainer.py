@@ -1,9 +1,12 @@
 """The loop: batches, steps, log lines, verification, saving, the stop."""
+import contextlib
 import logging
 import math
 import time
 
 from common.errors import UserError
+from common.logs import FINAL
+from recognition.recorder import Recorder, train_values, verification_values
 
 log = logging.getLogger('shardface')
 
@@ -90,6 +93,7 @@ class Trainer:
         self.validator, self.checkpoints, self.saver, self.stop = validator, checkpoints, saver, stop
         self.total_steps = options.total_steps(train_iter.batches_per_epoch)
         self.verified_at, self._verify_seconds = 0, 0.0
+        self.recorder = Recorder()
 
     def fit(self):
         """Train to the end, verify and save once more; returns the number of updates.
@@ -97,7 +101,7 @@ class Trainer:
         When self.stop wants it, it ends earlier: with the step that it is at, and a training state.
         """
         meter = Meter(self.train_iter, self.module.head.collective)
-        with self.stop:
+        with self.stop, contextlib.closing(self.recorder):
             self._verify_if_due(meter)                         # if a stop came before it
             for batch in self._batches():
                 self._step(batch, meter)
@@ -121,12 +125,14 @@ class Trainer:
         meter.add(step, self.module.train_step(batch, self.options.measures(step)))
         if step % self.options.frequent == 0:
             self._log(step, meter)
+        self.recorder.step()
         self.stop.step_done()
 
     def _finish(self):
         if self.verified_at != self.module.num_update:
             self._verify_and_save(self.module.num_update, final=True)
-        log.info('done: %d steps', self.module.num_update)
+        verified = ''.join(', %s %.4f' % (name, result.accuracy_flip) for name, result, _ in self.validator.results)
+        log.info('done: %d steps%s', self.module.num_update, verified, extra=FINAL)
 
     def _verify_if_due(self, meter):
         step = self.module.num_update
@@ -154,9 +160,12 @@ class Trainer:
                  self.module.lr, values['images_per_second'], 100 * values['wait_share'],
                  '' if scale is None else ', %s' % scale,
                  '' if processes == 1 else ', %.2f MB sent per step' % values['sent_megabytes'])
+        self.recorder.write('train', step, self.train_iter.epoch, train_values(self.module, values))
 
     def _verify_and_save(self, step, final):
         begin, self.verified_at = time.monotonic(), step
         accuracy = self.validator.run(self.module.backbone, step)
+        for one in self.validator.results:
+            self.recorder.write('verification', step, self.train_iter.epoch, verification_values(*one))
         self.checkpoints.save(self.module, accuracy, final)
         self._verify_seconds = time.monotonic() - begin

@@ -71,10 +71,15 @@ def facts(trainer, cfg):
         'classes': {'num_classes': module.head.num_classes, 'embedding_size': module.backbone.embedding_size,
                     'label_dtype': 'int64', 'order': 'row i of a file NAME-START-STOP.npy is of class START + i'},
         'config': dict(cfg),
-        'versions': {'shardface': VERSION, 'mxnet': mx.__version__, 'numpy': np.__version__,
-                     'python': platform.python_version()},
+        'versions': versions(),
         'saved_at': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
     }
+
+
+def versions():
+    """{what: version} of what the numbers of a training depend on."""
+    return {'shardface': VERSION, 'mxnet': mx.__version__, 'numpy': np.__version__,
+            'python': platform.python_version()}
 
 
 def restore_state(folder, manifest, trainer):

@@ -37,7 +37,7 @@ def command(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv('DMLC_NUM_WORKER', raising=False)
     monkeypatch.setenv('OMP_NUM_THREADS', '1')
     begun = []
-    monkeypatch.setattr(train_parall, 'train', lambda cfg, request, collective: begun.append((cfg, request)))
+    monkeypatch.setattr(train_parall, 'train', lambda cfg, request, collective, show_bar: begun.append((cfg, request)))
 
     def call(*flags):
         code = train_parall.main(list(flags))
@@ -185,7 +185,7 @@ def test_parameter_server_is_refused(command, face_set, monkeypatch):
 
 
 def test_interrupt_is_exit_code_130(command, monkeypatch, face_set):
-    def interrupted(cfg, request, collective):
+    def interrupted(cfg, request, collective, show_bar):
         raise KeyboardInterrupt
     monkeypatch.setattr(train_parall, 'train', interrupted)
     result = command('--dataset-path', 'set', '--dataset', 'casia')

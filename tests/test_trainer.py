@@ -15,7 +15,7 @@ from tests.tiny import TinyIter, tiny_module, tiny_symbol
 
 class FakeValidator:
     def __init__(self, accuracies):
-        self.accuracies, self.steps = list(accuracies), []
+        self.accuracies, self.steps, self.results = list(accuracies), [], []
 
     def run(self, backbone, num_update):
         self.steps.append(num_update)
