@@ -11,6 +11,8 @@ CUDA = ['nvidia-cublas-cu11==11.11.3.6', 'nvidia-cudnn-cu11==8.9.6.50', 'nvidia-
 # onnx 1.19 and later bring ml_dtypes, which has no release for Python 3.13 and NumPy 1.
 EXPORT = ['onnx>=1.17,<1.19', 'onnxruntime>=1.17']
 
+PLOTS = ['matplotlib', 'tensorboardX']
+
 setup(
     name='shardface',
     version='0.1.0',
@@ -31,19 +33,20 @@ setup(
         'numpy>=1.20,<2',                                # MXNet 1.9.1 does not know NumPy 2
         'opencv-python-headless>=4.5.4,<4.11',           # later ones want NumPy 2 on Python 3.13
         'easydict',
-        'tqdm',
+        'tqdm>=4.57',
         'setuptools<80; python_version>="3.12"',         # MXNet imports distutils, which Python has no more
     ],
     extras_require={
         'cpu': ['mxnet==1.9.1'],
         'gpu': ['mxnet-cu112==1.9.1'] + CUDA,
-        'plots': ['matplotlib'],                         # pictures of the benchmarks
+        'plots': PLOTS,                                  # report.html, TensorBoard, pictures of the benchmarks
         'export': EXPORT,                                # ONNX
-        'test': ['pytest>=7', 'hypothesis', 'ruff'] + EXPORT,
+        'test': ['pytest>=7', 'hypothesis', 'ruff'] + EXPORT + PLOTS,
     },
     entry_points={'console_scripts': ['shardface-train = train_parall:main', 'rec2shufrec = common.rec2shufrec:main',
                                       'rec_builder = common.rec_builder:main', 'bin_builder = common.bin_builder:main',
                                       'rec_inspect = common.rec_inspect:main', 'rec2image = common.rec2image:main',
                                       'drop_noisy = common.drop_noisy:main',
-                                      'shardface-export = common.export:main', 'shardface-embed = common.embed:main']},
+                                      'shardface-export = common.export:main', 'shardface-embed = common.embed:main',
+                                      'shardface-report = recognition.report:main']},
 )

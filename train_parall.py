@@ -164,6 +164,7 @@ def train(cfg, request, collective, show_bar=False):
     """Configuration and device Request -> parts -> Trainer -> exit code. From here on MXNet is there."""
     began = time.monotonic()                # the import of MXNet counts
     from recognition.build import build_trainer
+    from recognition.report import report_at_end
     from symbols import get_backbone
     prefix = prefix_of(cfg)
     own = all_or_none(collective, lambda: begin_results(request, prefix, collective), 'results')
@@ -175,6 +176,8 @@ def train(cfg, request, collective, show_bar=False):
         if show_bar:
             trainer.recorder.show(StepBar(trainer.module.num_update, trainer.total_steps))
     trainer.fit()
+    if collective.rank == 0 and cfg.report and not trainer.stop.reason:
+        report_at_end(prefix)
     return trainer.stop.exit_code
 
 

@@ -18,7 +18,7 @@ from tests.make_real import write_real_set
 from tests.make_sets import cut, identity_set, jpeg, plain_set
 
 SMALL = ('--network', 'demo', '--dataset', 'casia', '--per-batch-size', '3', '--max-steps', '2', '--frequent', '1',
-         '--devices', 'cpu:2', '--set', 'val_targets=')
+         '--devices', 'cpu:2', '--set', 'val_targets=', '--set', 'report=False')
 
 
 @pytest.fixture
