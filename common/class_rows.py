@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 
+from common.array_files import map_array
 from common.errors import UserError
 
 
@@ -21,12 +22,9 @@ def saved_ranges(folder, name):
 
 def map_rows(path, start, stop):
     """The rows of one file, mapped, not read. UserError if it is damaged or has another number of rows."""
-    try:
-        rows = np.load(str(path), mmap_mode='r', allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise UserError('%s is damaged: %s' % (path, error)) from None
-    if len(rows) != stop - start:
-        raise UserError('%s holds %d classes, its name says %d' % (path, len(rows), stop - start))
+    rows = map_array(path)
+    if rows.shape[:1] != (stop - start,):
+        raise UserError('%s holds %d classes, its name says %d' % (path, sum(rows.shape[:1]), stop - start))
     return rows
 
 

@@ -13,6 +13,7 @@ except ModuleNotFoundError:          # run by its path, from a checkout that is 
 
 import numpy as np
 
+from common.array_files import map_array
 from common.class_rows import ClassRows
 from common.command import new_folder, refuse_output, run_tool, tool_parser
 from common.errors import UsageError, UserError
@@ -63,13 +64,9 @@ def run(args):
 def load_array(path, flag, ndim, kinds, length=None):
     """Map an array of so many dimensions and these kinds of numbers (of NumPy dtypes). UserError for anything else."""
     try:
-        array = np.load(path, mmap_mode='r', allow_pickle=False)
-    except OSError as error:
-        raise UserError('%s: cannot read %s: %s' % (flag, path, error.strerror or error)) from None
-    except (ValueError, EOFError):
-        array = None
-    if not isinstance(array, np.ndarray):
-        raise UserError('%s: %s is no array written by numpy.save' % (flag, path))
+        array = map_array(path)
+    except UserError as error:
+        raise UserError('%s: %s is no array written by numpy.save (%s)' % (flag, path, error)) from None
     if array.ndim != ndim or array.dtype.kind not in kinds:
         raise UserError('%s: %s holds %s of shape %s; %s of shape %s are expected' % (
             flag, path, array.dtype, array.shape, 'floats' if kinds == 'f' else 'whole numbers',

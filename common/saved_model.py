@@ -8,6 +8,7 @@ import numpy as np
 from common.errors import UsageError, UserError
 from common.files import replacing
 from common.mxnet_loader import mx
+from common.parameter_file import load_parameters
 
 _MODEL = re.compile(r'(.+),\s*([0-9]{1,4})')
 _PARAMS = re.compile(r'-([0-9]{4})\.params')
@@ -94,13 +95,7 @@ def load_model(prefix, number):
 def _load_arrays(path):
     if not os.path.isfile(path):
         raise UserError('no checkpoint at %s: check --model PREFIX,EPOCH' % path)
-    try:
-        named = mx.nd.load(path)
-    except (mx.MXNetError, UnicodeDecodeError):
-        named = None
-    if not isinstance(named, dict):
-        raise UserError('%s is not an MXNet parameter file or is damaged' % path)
-    return named
+    return load_parameters(path)
 
 
 def _load_symbol(path):

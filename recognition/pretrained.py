@@ -10,8 +10,10 @@ import pathlib
 
 import numpy as np
 
+from common.array_files import open_arrays
 from common.errors import UserError
 from common.mxnet_loader import mx
+from common.parameter_file import load_parameters
 from common.saved_model import split_epoch
 from recognition.checkpoint import params_path
 from recognition.state_files import MANIFEST, check_file, read_manifest
@@ -75,10 +77,7 @@ def load_backbone(prefix, number):
     path = params_path(prefix, number).absolute()
     if not path.is_file():
         raise UserError('no checkpoint at %s: check --pretrained PREFIX,EPOCH and --pretrained-epoch' % path)
-    try:
-        named = [(*name.partition(':')[::2], array) for name, array in mx.nd.load(str(path)).items()]
-    except (mx.MXNetError, AttributeError, UnicodeDecodeError):
-        raise UserError('%s is not an MXNet parameter file or is damaged' % path) from None
+    named = [(*name.partition(':')[::2], array) for name, array in load_parameters(path).items()]
     parts = {'arg': {}, 'aux': {}}
     for kind, name, array in named:
         if kind not in parts:
@@ -92,9 +91,12 @@ def load_state_backbone(folder):
     if not (folder / MANIFEST).is_file():
         raise UserError('--pretrained %s: no training state in this folder; give PREFIX, PREFIX,EPOCH or a folder '
                         'step-00000000' % folder)
-    check_file(folder / BACKBONE, read_manifest(folder)['files'][BACKBONE])
+    listed = read_manifest(folder)['files']
+    if BACKBONE not in listed:
+        raise UserError('--pretrained %s: no %s in this training state' % (folder, BACKBONE))
+    check_file(folder / BACKBONE, listed[BACKBONE])
     arguments, copies = {}, {}
-    with np.load(str(folder / BACKBONE), allow_pickle=False) as arrays:
+    with open_arrays(folder / BACKBONE) as arrays:
         for key in arrays:
             kind, name = key.split('/', 1)
             if kind == 'weight':

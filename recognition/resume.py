@@ -27,6 +27,8 @@ def differences(saved, cfg):
 def check_same_training(found, cfg):
     """UserError with both values if a state, of StateFolder.find, is of another network, loss or number of classes."""
     path, manifest = found
+    if not isinstance(manifest.get('config'), dict):
+        raise UserError('cannot resume %s: its manifest lacks the settings' % path)
     different = differences(manifest['config'], cfg)
     check_order_of_sets(path, different)
     wrong = [name for name in FIXED if name in different]

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import hashlib
 import json
+import os
 import pathlib
 import zipfile
 
@@ -91,13 +92,27 @@ def read_manifest(folder):
         raise DamagedState('cannot read %s: %s' % (error.filename, error.strerror)) from None
     if sealed != seal(text):
         raise DamagedState('%s is damaged: its SHA-256 is not that of %s' % (folder / MANIFEST, SEAL))
-    manifest = json.loads(text.decode())
-    if manifest.get('format') != FORMAT:
+    try:
+        manifest = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise DamagedState('%s is damaged: %s' % (folder / MANIFEST, error)) from None
+    if not isinstance(manifest, dict) or manifest.get('format') != FORMAT:
         raise UserError('%s is no training state' % folder)
+    if not isinstance(manifest.get('version'), int) or not is_listing(manifest.get('files')):
+        raise DamagedState('%s is damaged: it lacks the version of the format or the list of files'
+                           % (folder / MANIFEST))
     if manifest['version'] > FORMAT_VERSION:
         raise UserError('%s has format version %s, this program reads versions up to %d: resume with the newer program '
                         'that wrote it' % (folder, manifest['version'], FORMAT_VERSION))
     return manifest
+
+
+def is_listing(files):
+    """Whether it is {name: {'bytes': size, 'sha256': digits}}, all names of files below a folder."""
+    return isinstance(files, dict) and all(
+        isinstance(entry, dict) and isinstance(entry.get('bytes'), int) and isinstance(entry.get('sha256'), str)
+        and not os.path.isabs(name) and '..' not in name.split('/') and '\0' not in name
+        for name, entry in files.items())
 
 
 def check_files(folder, manifest):

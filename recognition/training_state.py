@@ -8,12 +8,13 @@ import time
 
 import numpy as np
 
+from common.array_files import open_arrays
 from common.errors import UserError
 from common.mxnet_loader import mx
 from common.version import VERSION
 from recognition.checkpoint import load_head, write_head
 from recognition.loss_scale import all_finite
-from recognition.state_files import StateWriter
+from recognition.state_files import DamagedState, StateWriter
 
 log = logging.getLogger('shardface')
 
@@ -85,15 +86,18 @@ def versions():
 def restore_state(folder, manifest, trainer):
     """Bring a Trainer, built from a configuration of the same network and classes, to a state. UserError."""
     module = trainer.module
-    with np.load(str(folder / BACKBONE), allow_pickle=False) as arrays:
+    with open_arrays(folder / BACKBONE) as arrays:
         module.backbone.restore(arrays)
     load_head(folder / HEAD, module.head)
-    if manifest['loss_scale'] is not None and module.backbone.loss_scale is not None:
-        module.backbone.loss_scale.restore(manifest['loss_scale'])
-    module.num_update = manifest['num_update']
-    trainer.verified_at = manifest['verified_at']
-    trainer.checkpoints.rule.restore(manifest['checkpoints'])
-    trainer.train_iter.restore(manifest['reader'])
+    try:
+        if manifest['loss_scale'] is not None and module.backbone.loss_scale is not None:
+            module.backbone.loss_scale.restore(manifest['loss_scale'])
+        module.num_update = int(manifest['num_update'])
+        trainer.verified_at = manifest['verified_at']
+        trainer.checkpoints.rule.restore(manifest['checkpoints'])
+        trainer.train_iter.restore(manifest['reader'])
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise DamagedState('the manifest of %s is damaged: %s %s' % (folder, type(error).__name__, error)) from None
 
 
 class SaveRule:
