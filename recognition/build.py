@@ -18,7 +18,7 @@ from recognition.devices import has_half_products
 from recognition.image_iter import get_face_image_iter
 from recognition.loss_scale import make_loss_scale
 from recognition.margin import Margin
-from recognition.optimizer import MultiStepSchedule, SolverOptions
+from recognition.optimizer import SolverOptions, make_schedule
 from recognition.parall_module import Head, ParallModule
 from recognition.plan_check import settle_memory
 from recognition.pretrained import take_pretrained
@@ -53,8 +53,7 @@ def build_trainer(cfg, get_backbone, contexts, prefix, collective, began=None):
         cfg.pretrained, cfg.pretrained_head, cfg.new_centers = '', '', 'random'         # taken long ago
     old_head = all_or_none(collective, lambda: find_old_head(cfg), 'pretrained_head')
     plan = all_or_none(collective, lambda: settle_memory(cfg, get_backbone, contexts, collective), 'memory')
-    solver = SolverOptions(MultiStepSchedule(cfg.lr, cfg.lr_steps, cfg.warmup), cfg.mom, cfg.wd, cfg.fc7_lr_mult,
-                           cfg.fc7_wd_mult)
+    solver = build_solver(cfg, train_iter.batches_per_epoch)
     backbone = build_backbone(cfg, get_backbone, contexts, solver, collective)
     head = build_head(cfg, backbone.embedding_size, contexts, collective)
     start_centers(cfg, backbone, head, train_iter, old_head)
@@ -62,7 +61,7 @@ def build_trainer(cfg, get_backbone, contexts, prefix, collective, began=None):
              head.num_classes, ', '.join(str(shard.num_classes) for shard in head.shards))
     checkpoints = Checkpoints(prefix, build_symbol(cfg, get_backbone), CheckpointRule(cfg.ckpt))
     validator = Validator(targets, cfg.image_shape[:2])
-    options = TrainerOptions(cfg.frequent, cfg.verbose, cfg.max_steps, cfg.end_epoch)
+    options = trainer_options(cfg)
     stop = Stop(60 * cfg.max_minutes or math.inf, began, collective=collective)
     every = (CKPT_EVERY if cfg.ckpt else 0) if cfg.ckpt_every is None else cfg.ckpt_every
     saver = StateSaver(folder, SaveRule(every), cfg, stop)
@@ -82,6 +81,19 @@ def build_iter(cfg, num_devices, collective):
                                      rank=collective.rank, world_size=collective.world_size))
     paths = [os.path.join(folder, 'train.rec') for folder in folders(cfg.dataset_path)]
     return get_face_image_iter(options, (channels, height, width), paths)
+
+
+def trainer_options(cfg):
+    return TrainerOptions(cfg.frequent, cfg.verbose, cfg.max_steps, cfg.end_epoch)
+
+
+def build_solver(cfg, batches_per_epoch):
+    """SolverOptions. cfg.lr_total gets the number that None stands for, so that a state says what it was."""
+    if cfg.lr_policy != 'steps' and cfg.lr_total is None:
+        total = trainer_options(cfg).total_steps(batches_per_epoch)
+        cfg.lr_total = total if math.isfinite(total) else None
+    schedule = make_schedule(cfg.lr_policy, cfg.lr, cfg.lr_steps, cfg.warmup, cfg.lr_total or math.inf, cfg.lr_power)
+    return SolverOptions(schedule, cfg.mom, cfg.wd, cfg.fc7_lr_mult, cfg.fc7_wd_mult)
 
 
 def build_backbone(cfg, get_backbone, contexts, solver, collective):

@@ -13,7 +13,7 @@ NETWORK = ('emb_size', 'net_name', 'num_layers', 'net_output', 'net_act', 'net_s
            'net_blocks', 'net_multiplier', 'image_shape')
 LOSS = 'loss_name', 'loss_s', 'loss_m1', 'loss_m2', 'loss_m3', 'fc7_no_bias', 'sub_centers'
 FIXED = ('num_classes',) + NETWORK + LOSS
-SCHEDULE = 'lr', 'lr_steps', 'warmup'
+SCHEDULE = 'lr', 'lr_steps', 'warmup', 'lr_policy', 'lr_total', 'lr_power'
 NOT_COMPARED = {'resume', 'pretrained', 'pretrained_epoch', 'pretrained_head', 'class_map', 'new_centers'}
 
 

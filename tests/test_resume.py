@@ -40,6 +40,8 @@ CASES = {                                                      # (is_shuffled_re
     'plain softmax': (True, dict(TWO, loss_name='softmax', kvstore='local')), 'verified': (False, dict(TWO, verbose=8)),
     'frozen': (False, dict(TWO, freeze_backbone=30, warmup=35)), 'half, frozen before': (
         True, {'freeze_backbone': 10, 'fp16_scale': 'dynamic', 'warmup': 25}),
+    'cosine': (False, dict(TWO, lr_policy='cosine', lr_total=40, warmup=25)),
+    'poly': (True, dict(TWO, lr_policy='poly', lr_total=45, lr_power=1.5)),
     'no momentum': (False, dict(TWO, mom=0)), 'half, no momentum': (True, {'mom': 0, 'fp16_scale': 2}),
 }
 
@@ -116,6 +118,13 @@ def test_a_changed_schedule_is_taken_and_said(sets, tmp_path, caplog):
         in caplog.text
     assert 'settings changed since it was saved: wd 0.0005 -> 0.001, max_steps 3 -> 6' in caplog.text
     assert trainer.module.lr == pytest.approx(0.05) and trainer.module.backbone._module._optimizer.wd == 0.001
+
+
+def test_a_longer_run_whose_schedule_follows_its_length_is_said(sets, tmp_path, caplog):
+    caplog.set_level('INFO')
+    tiny_run(sets[False], tmp_path / 'run', max_steps=3, lr_policy='cosine')
+    tiny_run(sets[False], tmp_path / 'run', max_steps=6, resume='auto', lr_policy='cosine')
+    assert 'schedule changed: lr_total 3 -> 6; step 4 has lr 0.025' in caplog.text
 
 
 def test_other_images_or_batches_are_said(sets, tmp_path, caplog):
