@@ -9,6 +9,7 @@ from recognition.collective import LocalCollective
 from recognition.loss_scale import all_finite
 
 SEED_STRIDE = 1000003                # steps of neighbouring seeds are far from each other
+PART = 1 << 20                       # numbers of a gradient that are summed at a time to measure it
 
 
 class FloatXavier(mx.init.Xavier):
@@ -46,6 +47,7 @@ class Backbone:
         mx.random.seed(seed)
         self._module.init_params(FloatXavier())
         self._seed = seed if 'Dropout' in operators(symbol) else None
+        self._parts = {}                     # dtype -> two arrays, for _summed
 
     @property
     def embedding_size(self):
@@ -101,14 +103,27 @@ class Backbone:
 
     def _length(self, gradients):
         """Length (1,) of what _sum_over_processes gives, without loss scale."""
-        squares = []
-        for first, *others in gradients:                       # one by one: no second copy of all of them
-            total = first.astype('float32', copy=False)
-            for other in others:
-                total = total + other.as_in_context(first.context).astype('float32', copy=False)
-            squares.append(mx.nd.multi_sum_sq(total, num_arrays=1))
+        squares = [mx.nd.multi_sum_sq(part.astype('float32', copy=False), num_arrays=1)
+                   for copies in gradients for part in self._summed(copies)]
         length = mx.nd.sqrt(mx.nd.add_n(*squares))
         return length if self.loss_scale is None else length / self.loss_scale.value
+
+    def _summed(self, copies):
+        """Yield the sum of one gradient over the devices, in parts, one after the other in the same memory."""
+        first, *others = [array.reshape((-1,)) for array in copies]
+        if not others:
+            yield first
+            return
+        if first.dtype not in self._parts:
+            self._parts[first.dtype] = [mx.nd.empty((PART,), ctx=first.context, dtype=first.dtype) for _ in range(2)]
+        for start in range(0, first.size, PART):
+            size = min(PART, first.size - start)
+            total, term = (part[:size] for part in self._parts[first.dtype])
+            first[start:start + size].copyto(total)
+            for other in others:
+                other[start:start + size].copyto(term)
+                mx.nd.elemwise_add(total, term, out=total)
+            yield total
 
     def _sum_over_processes(self):
         """-> per parameter the list of gradients that are still to be summed. Nothing here waits.

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from common.mxnet_loader import mx
+from recognition import backbone
 from recognition.loss_scale import ConstantScale
 from tests.reference import unit
 from tests.test_head import LOSSES, SOLVER, D, build, dense, whole
@@ -104,6 +105,13 @@ def test_the_norm_of_the_gradient(num_devices, scale):
     after = dict(module.backbone.training_arrays())
     squares = sum(np.square((after[name] - array).astype(np.float64)).sum() for name, array in before.items())
     assert measured == pytest.approx(np.sqrt(squares) / 0.5, rel=1e-4 if scale is None else 1e-3)
+
+
+def test_a_gradient_in_several_parts(monkeypatch):
+    monkeypatch.setattr(backbone, 'PART', 50)
+    parts, whole = (tiny_module(count).train_step(next(TinyIter()), True).measures['gradient_norm'].asscalar()
+                    for count in (2, 1))
+    assert parts == pytest.approx(whole, rel=1e-4)
 
 
 def test_a_frozen_backbone_has_no_gradient():
