@@ -59,6 +59,7 @@ class Backbone:
         Called again, it begins with zero momentum and the present parameters.
         """
         self.loss_scale, self._optimizer_arguments = loss_scale, (solver, kvstore, loss_scale)
+        self._clip_norm = solver.clip_norm
         self._module.init_optimizer(force_init=True, kvstore=kvstore, optimizer='sgd', optimizer_params={
             'learning_rate': solver.schedule.base_lr, 'lr_scheduler': solver.schedule,
             'momentum': solver.momentum, 'wd': solver.wd, 'rescale_grad': 1.0,
@@ -86,17 +87,21 @@ class Backbone:
     def update(self, num_update, measure=False):
         """Sum the gradients over devices and processes and take the SGD step of that number, with its learning rate.
 
-        With measure -> length (1,) of the gradient of all parameters, without loss scale; else None.
+        With measure -> length (1,) of the gradient of all parameters, without loss scale, before it is clipped.
+        With solver.clip_norm, a gradient that is longer is made that long; this waits for the devices.
         In half precision a step whose gradients overflowed is skipped, see recognition/loss_scale.py; UserError after
         too many of them.
         """
         gradients = self._sum_over_processes()
-        norm = self._length(gradients) if measure else None
+        unscaled = 1.0 if self.loss_scale is None else 1.0 / self.loss_scale.value    # accept() may change it
+        norm = self._length(gradients) if measure or self._clip_norm else None
         if self.loss_scale is not None:
             finite = all_finite(gradients)
             if not self.loss_scale.accept(finite, num_update):
                 self._module._params_dirty = True              # the running statistics have moved all the same
                 return norm
+        if self._clip_norm:
+            self._module._optimizer.rescale_grad = unscaled * clip_factor(float(norm.asscalar()), self._clip_norm)
         self._module._optimizer.num_update = num_update        # skipped steps count, as for the class centers
         self._module.update()
         return norm
@@ -263,6 +268,11 @@ class Backbone:
                 same = num_saved == count * self.collective.world_size
                 array[:] = saved[rank * count + device] if same else np.mean(saved, axis=0)
         self._module._params_dirty = True
+
+
+def clip_factor(length, clip_norm):
+    """What a gradient of that length is multiplied by, so that it is at most clip_norm long [arXiv:1211.5063, 3.2]."""
+    return clip_norm / length if length > clip_norm else 1.0
 
 
 def operators(symbol):

@@ -93,7 +93,7 @@ def build_solver(cfg, batches_per_epoch):
         total = trainer_options(cfg).total_steps(batches_per_epoch)
         cfg.lr_total = total if math.isfinite(total) else None
     schedule = make_schedule(cfg.lr_policy, cfg.lr, cfg.lr_steps, cfg.warmup, cfg.lr_total or math.inf, cfg.lr_power)
-    return SolverOptions(schedule, cfg.mom, cfg.wd, cfg.fc7_lr_mult, cfg.fc7_wd_mult)
+    return SolverOptions(schedule, cfg.mom, cfg.wd, cfg.fc7_lr_mult, cfg.fc7_wd_mult, cfg.clip_norm)
 
 
 def build_backbone(cfg, get_backbone, contexts, solver, collective):

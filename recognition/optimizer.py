@@ -91,11 +91,15 @@ def make_schedule(policy, lr, lr_steps, warmup, total, power):
 
 
 class SolverOptions:
-    """SGD with momentum: schedule (update -> lr), momentum, weight decay; head multipliers on lr and decay."""
+    """SGD with momentum: schedule (update -> lr), momentum, weight decay; head multipliers on lr and decay.
 
-    def __init__(self, schedule, momentum=0.9, wd=5e-4, head_lr_mult=1.0, head_wd_mult=1.0):
+    clip_norm: most that the gradient of all parameters of the backbone together may be long, 0: any length; class
+    centers are not clipped, for their gradient is never there as a whole.
+    """
+
+    def __init__(self, schedule, momentum=0.9, wd=5e-4, head_lr_mult=1.0, head_wd_mult=1.0, clip_norm=0.0):
         self.schedule, self.momentum, self.wd = schedule, momentum, wd
-        self.head_lr_mult, self.head_wd_mult = head_lr_mult, head_wd_mult
+        self.head_lr_mult, self.head_wd_mult, self.clip_norm = head_lr_mult, head_wd_mult, clip_norm
 
     def for_head(self, num_update):
         """(lr, momentum, wd) of the class centers at this update."""
