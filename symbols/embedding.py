@@ -4,8 +4,8 @@ from collections import namedtuple
 from common.errors import UsageError
 from common.mxnet_loader import mx
 
-OutputOptions = namedtuple('OutputOptions', 'net_output embedding_size dropout weight wd_mult',
-                           defaults=('pre_fc1_weight', 1.0))
+OutputOptions = namedtuple('OutputOptions', 'net_output embedding_size dropout weight wd_mult eps',
+                           defaults=('pre_fc1_weight', 1.0, 2e-5))
 
 
 def embedding(layers, data, channels, options):
@@ -16,9 +16,10 @@ def embedding(layers, data, channels, options):
                 GAP  batch norm, activation, mean over the map, fully connected, batch norm
                 GDC  a depthwise convolution as large as the 7x7 map of a 112x112 image, batch norm, fully
                      connected, batch norm [arXiv:1804.07573, section 3.1]
+                J    fully connected, batch norm
                 Z    batch norm, dropout: the whole map is the embedding, whatever embedding_size says
     dropout: share of numbers set to 0 in training, of E and Z. weight: name of the fully connected layer's weight,
-    wd_mult: factor on its decay.
+    wd_mult: factor on its decay. eps: of batch norms.
     """
     if options.net_output not in OUTPUTS:
         raise UsageError('net_output=%s: known output types are %s' % (options.net_output, ', '.join(OUTPUTS)))
@@ -28,19 +29,19 @@ def embedding(layers, data, channels, options):
     if options.net_output == 'Z':
         return mx.sym.Cast(mx.sym.Flatten(features), dtype='float32', name='fc1')
     hidden = layers.fully_connected(features, options.embedding_size, 'pre_fc1', options.weight, options.wd_mult)
-    return layers.batch_norm(hidden, 'fc1', fix_gamma=True)
+    return layers.batch_norm(hidden, 'fc1', options.eps, fix_gamma=True)
 
 
 def normalised(layers, data, channels, options):
-    return layers.batch_norm(data, 'bn1')
+    return layers.batch_norm(data, 'bn1', options.eps)
 
 
 def dropped(layers, data, channels, options):
-    return mx.sym.Dropout(layers.batch_norm(data, 'bn1'), p=options.dropout, name='dropout0')
+    return mx.sym.Dropout(layers.batch_norm(data, 'bn1', options.eps), p=options.dropout, name='dropout0')
 
 
 def averaged(layers, data, channels, options):
-    data = layers.activation(layers.batch_norm(data, 'bn1'), channels, 'relu1')
+    data = layers.activation(layers.batch_norm(data, 'bn1', options.eps), channels, 'relu1')
     return mx.sym.Flatten(mx.sym.Pooling(data, global_pool=True, kernel=(7, 7), pool_type='avg', name='pool1'))
 
 
@@ -49,4 +50,8 @@ def depthwise(layers, data, channels, options):
     return layers.batch_norm(data, 'conv_6dw7_7_batchnorm', eps=1e-3)
 
 
-OUTPUTS = {'E': dropped, 'FC': normalised, 'GAP': averaged, 'GDC': depthwise, 'Z': dropped}
+def unchanged(layers, data, channels, options):
+    return data
+
+
+OUTPUTS = {'E': dropped, 'FC': normalised, 'GAP': averaged, 'GDC': depthwise, 'J': unchanged, 'Z': dropped}

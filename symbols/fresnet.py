@@ -1,11 +1,12 @@
-"""Improved residual network of ArcFace [arXiv:1801.07698, section 3.2.1]: r18 to r100."""
+"""Improved residual network of ArcFace [arXiv:1801.07698, section 3.2.1]: r18 to r200."""
 from common.errors import UsageError
 from common.mxnet_loader import mx
 from symbols.blocks import Layers
 from symbols.embedding import OutputOptions, embedding
 from symbols.registry import register_backbone
 
-UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 14, 3), 100: (3, 13, 30, 3)}    # per stage
+UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 14, 3), 100: (3, 13, 30, 3), 124: (3, 13, 40, 5),
+         152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}       # per stage; all of two 3x3 convolutions, whatever the name
 FILTERS = (64, 128, 256, 512)
 SE_REDUCTION = 16
 
@@ -13,7 +14,7 @@ SE_REDUCTION = 16
 @register_backbone('fresnet')
 def fresnet(embedding_size=512, num_layers=50, net_output='E', net_act='prelu', net_se=0, net_unit=3, net_input=1,
             bn_mom=0.9, dropout=0.4, dtype='float32', half_products=False, prelu='plain'):
-    """num_layers: 18, 34, 50 or 100.
+    """num_layers: 18, 34, 50, 100, 124, 152 or 200.
 
     net_se 1: squeeze and excitation [arXiv:1709.01507] in every unit. net_unit 3: batch norm, convolution, batch
     norm, activation, convolution, batch norm. net_input: see first_layers. net_output, dropout: see

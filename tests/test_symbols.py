@@ -22,6 +22,7 @@ VARIANTS = [('fresnet', dict(R18, net_se=1)),
             ('fresnet', dict(R18, net_act='relu', net_output='FC', net_input=0)),
             ('fresnet', dict(R18, net_output='GAP', embedding_size=64, net_input=2, prelu='fast')),
             ('fresnet', dict(R18, net_output='Z', prelu='fast', net_se=1)),
+            ('fmobilenet', {'net_multiplier': 0.25}), ('iresnet', dict(R18, prelu='fast')),
             ('fmobilefacenet', SMALL),
             ('fmobilefacenet', dict(SMALL, prelu='fast')),
             ('fmobilefacenet', dict(SMALL, net_blocks=(2, 1, 1, 1), net_act='relu', net_output='E', dropout=0.0))]
@@ -119,13 +120,15 @@ def test_y1_gives_the_embeddings_of_the_published_model(shared_data):
 def test_every_parameter_learns(family, settings):
     symbol = get_backbone(family)(**settings)
     size = settings.get('embedding_size', 128 if family == 'fmobilefacenet' else 512)
-    shape = (2, 3, 64, 64) if family == 'fresnet' else (2, 3, 112, 112)
+    shape = (2, 3, 64, 64) if family.endswith('resnet') else (2, 3, 112, 112)
     module = bound(symbol, shape=shape)
     if settings.get('net_output') == 'Z':
         size = 512 * 4 * 4
     assert symbol.list_outputs() == ['fc1_output'] and module.output_shapes == [('fc1_output', (2, size))]
+    fixed = {name + '_gamma' for name, (_, layer) in named_layers(symbol).items()
+             if layer.get('fix_gamma', 'True') == 'True'}
     for name, gradient in gradients(module, random_images(*shape)).items():
-        if name not in ('fc1_gamma', 'bn_data_gamma'):          # fixed at 1
+        if name not in fixed:
             assert np.abs(gradient).max() > 0, name
 
 
@@ -281,8 +284,65 @@ def test_senseless_settings_are_named(family, settings, named):
 
 
 def test_registry():
-    assert list_backbones() == ['fmobilefacenet', 'fresnet']
+    assert list_backbones() == ['fmobilefacenet', 'fmobilenet', 'fresnet', 'iresnet']
     with pytest.raises(UsageError, match='did you mean fresnet'):
         get_backbone('fresnet2')
     with pytest.raises(ValueError, match='two networks'):
         register_backbone('fresnet')(lambda: None)
+
+
+def torch_names(units):
+    """Names of an IResNet's state dict without counters of batches -> shapes; from the structure of the network."""
+    def norm(name, size):
+        return {'%s.%s' % (name, part): (size,) for part in ('weight', 'bias', 'running_mean', 'running_var')}
+    found = dict({'conv1.weight': (64, 3, 3, 3), 'prelu.weight': (64,)}, **norm('bn1', 64))
+    before = 64
+    for stage, (number, size) in enumerate(zip(units, (64, 128, 256, 512)), start=1):
+        for unit in range(number):
+            name = 'layer%d.%d.' % (stage, unit)
+            found.update({name + 'conv1.weight': (size, before, 3, 3), name + 'prelu.weight': (size,),
+                          name + 'conv2.weight': (size, size, 3, 3)}, **norm(name + 'bn1', before))
+            found.update(norm(name + 'bn2', size), **norm(name + 'bn3', size))
+            if unit == 0:
+                found.update({name + 'downsample.0.weight': (size, before, 1, 1)}, **norm(name + 'downsample.1', size))
+            before = size
+    return dict(found, **{'fc.weight': (512, 25088), 'fc.bias': (512,)}, **norm('bn2', 512), **norm('features', 512))
+
+
+def from_torch(name):
+    """The map of docs/networks.md."""
+    layer, _, part = name.rpartition('.')
+    is_norm = layer.rpartition('.')[2][:2] == 'bn' or layer.endswith('downsample.1') or layer == 'features'
+    parts = {'running_mean': 'moving_mean', 'running_var': 'moving_var'}
+    if is_norm:
+        parts.update(weight='gamma', bias='beta')
+    if layer.endswith('prelu'):
+        parts = {'weight': 'gamma'}
+    layer = {'bn1': 'bn0', 'bn2': 'bn1', 'fc': 'pre_fc1', 'features': 'fc1'}.get(layer, layer)
+    return '%s_%s' % (layer.replace('.', '_'), parts.get(part, part))
+
+
+@pytest.mark.parametrize('num_layers', [18, 34, 50, 100, 200])
+def test_iresnet_has_the_parameters_of_its_torch_twin(num_layers):
+    from symbols.iresnet import UNITS
+    arguments, _, auxiliary = shapes(get_backbone('iresnet')(num_layers=num_layers))
+    wanted = {from_torch(name): shape for name, shape in torch_names(UNITS[num_layers]).items()}
+    arguments.pop('data')
+    assert dict(arguments, **auxiliary) == wanted
+
+
+@pytest.mark.parametrize('settings, stages', [({'num_layers': 124}, (3, 13, 40, 5)),
+                                              ({'num_layers': 152}, (3, 8, 36, 3)),
+                                              ({'num_layers': 200}, (3, 24, 36, 3))])
+def test_deep_fresnets_have_the_published_stages(settings, stages):
+    names = get_backbone('fresnet')(**settings).list_arguments()
+    assert stages == tuple(sum(name.startswith('stage%d_' % stage) and name.endswith('_conv2_weight')
+                               for name in names) for stage in (1, 2, 3, 4))
+
+
+def test_fmobilenet_has_the_published_widths():
+    arguments, outputs, _ = shapes(get_backbone('fmobilenet')(embedding_size=256))
+    widths = [arguments['conv_%d_conv2d_weight' % block][0] for block in range(1, 15)]
+    assert widths == [32, 64, 128, 128, 256, 256] + 6 * [512] + 2 * [1024]
+    assert arguments['conv_14_dw_conv2d_weight'] == (1024, 1, 3, 3) and arguments['pre_fc1_weight'] == (256, 1024)
+    assert arguments['conv_13_dw_relu_gamma'] == (512,) and outputs == [(2, 256)]
