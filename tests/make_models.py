@@ -5,7 +5,7 @@ from common.saved_model import SavedModel
 from symbols import get_backbone
 
 SMALL = {'fmobilefacenet': {'net_blocks': (1, 1, 1, 1), 'net_multiplier': 0.25}, 'fresnet': {'num_layers': 18},
-         'fmobilenet': {'net_multiplier': 0.25, 'net_input': 0}, 'iresnet': {'num_layers': 18}}
+         'fmobilenet': {'net_multiplier': 0.25}, 'iresnet': {'num_layers': 18}}
 
 
 def random_model(family, embedding_size=32, **settings):
