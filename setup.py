@@ -39,7 +39,7 @@ setup(
     extras_require={
         'cpu': ['mxnet==1.9.1'],
         'gpu': ['mxnet-cu112==1.9.1'] + CUDA,
-        'plots': PLOTS,                                  # report.html, TensorBoard, pictures of the benchmarks
+        'plots': PLOTS,                                  # report.html, TensorBoard, pictures
         'export': EXPORT,                                # ONNX
         'test': ['pytest>=7', 'hypothesis', 'ruff'] + EXPORT + PLOTS,
     },
@@ -48,5 +48,6 @@ setup(
                                       'rec_inspect = common.rec_inspect:main', 'rec2image = common.rec2image:main',
                                       'drop_noisy = common.drop_noisy:main',
                                       'shardface-export = common.export:main', 'shardface-embed = common.embed:main',
+                                      'shardface-verify = common.verification_command:main',
                                       'shardface-report = recognition.report:main']},
 )

@@ -5,7 +5,6 @@ image that could be decoded: what drop_noisy takes. Of photos, names.txt holds t
 """
 import concurrent.futures
 import os
-import re
 import sys
 import time
 
@@ -22,14 +21,12 @@ from common.command import new_folder, parse_size, refuse_output, require_range,
 from common.errors import UsageError, UserError
 from common.image_source import decoded_batches, open_source
 from common.inference_model import inference_model
-from common.mxnet_loader import mx
 from common.progress import progress_bar
-from common.saved_model import Embedder, load_model, split_model
+from common.saved_model import Embedder, find_device, load_model, split_model
 
 EMBEDDINGS, LABELS, KEYS = 'embeddings.npy', 'labels.npy', 'keys.npy'
 NAMES, CLASSES, UNREADABLE = 'names.txt', 'labels.tsv', 'unreadable.tsv'
 SHOWN = 10                           # unreadable images that are printed
-_DEVICE = re.compile('cpu|gpu(?::([0-9]{1,2}))?')
 
 
 def make_parser():
@@ -76,19 +73,6 @@ def run(args):
         show(source, unreadable)
     finally:
         source.close()
-
-
-def find_device(text):
-    """MXNet's context. UsageError for a device that is not there."""
-    found = _DEVICE.fullmatch(text)
-    if not found:
-        raise UsageError('--device %s: cpu, gpu or gpu:N is expected' % text)
-    if text == 'cpu':
-        return mx.cpu()
-    number, count = int(found.group(1) or 0), mx.context.num_gpus()
-    if number >= count:
-        raise UsageError('--device %s: MXNet finds %d GPUs' % (text, count))
-    return mx.gpu(number)
 
 
 def embed_source(source, embedder, size, args, folder):

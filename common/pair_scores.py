@@ -1,4 +1,4 @@
-"""Scores of pairs from their distances: accuracy by folds, best threshold, TAR at FAR.
+"""Scores of pairs from their distances: accuracy by folds, best threshold, TAR at FAR, ROC, its area, equal error.
 
 n pairs, D embedding size; a distance is the squared L2 distance of two unit vectors, in [0, 4]: 2 - 2 * cosine.
 A pair is called the same when its distance is below the threshold.
@@ -66,3 +66,37 @@ def tar_at_far(distances, same):
     if len(accepted) == 0 or not rates:
         return {FALSE_ACCEPT_RATES[0]: float('nan')}
     return {rate: float(np.mean(accepted < different[int(rate * len(different) + 1e-9)])) for rate in rates}
+
+
+def roc(distances, same):
+    """Every point that a threshold can reach -> (far, tar), each (k,) float64, rising from 0 to 1.
+
+    Equal distances are one step. A rate of which there are no pairs is NaN.
+    """
+    order = np.argsort(distances, kind='stable')
+    distances, same = distances[order], same[order]
+    ends = np.append(distances[1:] > distances[:-1], True)
+    rates = []
+    for accepted in (~same, same):
+        total = np.count_nonzero(accepted)
+        counts = np.cumsum(accepted)[ends]
+        rates.append(np.append(0.0, counts / total) if total else np.full(len(counts) + 1, np.nan))
+    return rates[0], rates[1]
+
+
+def area_under_roc(distances, same):
+    """The chance that a same pair is nearer than a different one, equal distances counting half. NaN if one lacks."""
+    far, tar = roc(distances, same)
+    return float(np.sum(np.diff(far) * (tar[1:] + tar[:-1]) / 2))
+
+
+def equal_error_rate(distances, same):
+    """The error where as large a share of same pairs is refused as of different ones accepted, on the straight line
+    between the two neighbouring points of the ROC. NaN if one kind of pairs lacks."""
+    far, tar = roc(distances, same)
+    if np.isnan(far).any() or np.isnan(tar).any():
+        return float('nan')
+    excess = far - (1 - tar)                              # rises from -1 to 1
+    after = int(np.argmax(excess >= 0))
+    part = -excess[after - 1] / (excess[after] - excess[after - 1])
+    return float(far[after - 1] + part * (far[after] - far[after - 1]))

@@ -11,6 +11,7 @@ from common.mxnet_loader import mx
 from common.parameter_file import load_parameters
 
 _MODEL = re.compile(r'(.+),\s*([0-9]{1,4})')
+_DEVICE = re.compile('cpu|gpu(?::([0-9]{1,2}))?')
 _PARAMS = re.compile(r'-([0-9]{4})\.params')
 
 
@@ -108,6 +109,19 @@ def _load_symbol(path):
         raise UserError('cannot read %s: %s' % (path, error.strerror)) from None
     except (ValueError, RecursionError, mx.MXNetError):
         raise UserError('%s is no MXNet symbol or is damaged' % path) from None
+
+
+def find_device(text):
+    """MXNet's context. UsageError for a device that is not there."""
+    found = _DEVICE.fullmatch(text)
+    if not found:
+        raise UsageError('--device %s: cpu, gpu or gpu:N is expected' % text)
+    if text == 'cpu':
+        return mx.cpu()
+    number, count = int(found.group(1) or 0), mx.context.num_gpus()
+    if number >= count:
+        raise UsageError('--device %s: MXNet finds %d GPUs' % (text, count))
+    return mx.gpu(number)
 
 
 class Embedder:

@@ -1,5 +1,9 @@
 """Verification: are two images of the same person? Sets of pairs (.bin), accuracy by folds, TAR at FAR.
 
+    python common/verification.py --model models/r50-arcface-emore/model,1 --data-dir faces_emore --target lfw
+
+See verification_command.py for what it prints.
+
 .bin    a pickle of (list of 2n encoded images, list of n flags); images 2i and 2i + 1 are pair i, its flag is true
         when they show the same person.
 n pairs, b batch size, D embedding size.
@@ -8,13 +12,27 @@ import concurrent.futures
 import logging
 import os
 import pickle
+import sys
+
+try:
+    import common  # noqa: F401
+except ModuleNotFoundError:          # run by its path, from a checkout that is not installed
+    import as_package  # noqa: F401
 
 import numpy as np
 
 from common.errors import UserError
 from common.files import replacing
 from common.images import CorruptImage, decode_rgb
-from common.pair_scores import FALSE_ACCEPT_RATES, best_threshold, fold_accuracy, pair_distances, tar_at_far
+from common.pair_scores import (
+    FALSE_ACCEPT_RATES,
+    area_under_roc,
+    best_threshold,
+    equal_error_rate,
+    fold_accuracy,
+    pair_distances,
+    tar_at_far,
+)
 from common.plain_pickle import PlainArray, load_plain
 
 log = logging.getLogger('shardface')
@@ -49,7 +67,8 @@ class VerificationResult:
     accuracy, accuracy_std: mean and standard deviation over the folds, plain embeddings.
     accuracy_flip, accuracy_flip_std: the same for the sum of the embeddings of an image and of its mirror image.
     threshold: the distance below which pairs are called the same, best over all pairs; with flip.
-    tar_at_far: {false accept rate: true accept rate}, with flip. xnorm: mean length of the embeddings.
+    tar_at_far: {false accept rate: true accept rate}; auc: area under the ROC; eer: equal error rate; all with flip.
+    xnorm: mean length of the embeddings. distances (n,) with flip, same (n,) bool.
     num_folds; note: what the reader should know about these numbers, or ''.
     """
 
@@ -60,7 +79,8 @@ class VerificationResult:
         self.accuracy_flip, self.accuracy_flip_std = fold_accuracy(flipped, same, self.num_folds)
         self.threshold = best_threshold(flipped, same)
         self.tar_at_far = tar_at_far(flipped, same)
-        self.xnorm = xnorm
+        self.auc, self.eer = area_under_roc(flipped, same), equal_error_rate(flipped, same)
+        self.xnorm, self.distances, self.same = xnorm, flipped, same
         self.note = '; '.join(_notes(same, self.num_folds))
 
 
@@ -196,3 +216,8 @@ def _decode_batch(vset, start, batch_size, size):
                             % (vset.name, np.argmax(vset.position == start + row), error)) from None
     images[len(encoded):] = images[len(encoded) - 1]
     return images
+
+
+if __name__ == '__main__':
+    from common.verification_command import main
+    sys.exit(main())
