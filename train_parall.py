@@ -30,7 +30,7 @@ log = logging.getLogger('shardface')
 GROUPS = {
     'what to train': 'network dataset loss dataset_path',
     'devices': 'devices per_batch_size kvstore head_memory sample_ratio fp16_scale',
-    'optimizer': 'lr lr_policy lr_steps lr_total warmup wd mom',
+    'optimizer': 'lr lr_policy lr_steps lr_total warmup wd mom accumulate',
     'fine-tuning': 'pretrained pretrained_epoch pretrained_head class_map new_centers freeze_backbone',
     'run': 'max_steps end_epoch max_minutes seed frequent verbose',
     'results': 'models_root extra_model_name ckpt ckpt_every keep resume',

@@ -31,19 +31,20 @@ class Backbone:
     With several processes their gradients are summed, and those of rank 0 are the initial parameters of all.
     """
 
-    def __init__(self, symbol, contexts, batch_size, image_shape, seed, collective=None):
+    def __init__(self, symbol, contexts, batch_size, image_shape, seed, collective=None, accumulate=1):
         """symbol: images 'data' -> embedding; image_shape (3, H, W); seed of the initial weights.
 
-        collective: None for one process.
+        collective: None for one process. accumulate: backward passes whose gradients one update sums up.
         """
         self.collective = collective or LocalCollective()
         if batch_size % len(contexts):
             raise UserError('a batch of %d images cannot be divided over %d devices: change per_batch_size'
                             % (batch_size, len(contexts)))
         self.batch_size, self.image_shape, self.contexts = batch_size, tuple(image_shape), contexts
+        self._accumulates = accumulate > 1
         self._module = mx.mod.Module(symbol, data_names=('data',), label_names=None, context=contexts)
         images = mx.io.DataDesc('data', (batch_size,) + self.image_shape, dtype='uint8')
-        self._module.bind(data_shapes=[images], for_training=True)
+        self._module.bind(data_shapes=[images], for_training=True, grad_req='add' if accumulate > 1 else 'write')
         mx.random.seed(seed)
         self._module.init_params(FloatXavier())
         self._seed = seed if 'Dropout' in operators(symbol) else None
@@ -65,10 +66,10 @@ class Backbone:
             'momentum': solver.momentum, 'wd': solver.wd, 'rescale_grad': 1.0,
             'multi_precision': loss_scale is not None})
 
-    def seed_dropout(self, num_update):
+    def seed_dropout(self, num_update, part=0, num_parts=1):
         """What a step drops is a function of the seed, its number and the device: a resumed run drops the same."""
         if self._seed is not None:
-            part = num_update * self.collective.world_size + self.collective.rank
+            part = (num_update * num_parts + part) * self.collective.world_size + self.collective.rank
             for device, context in enumerate(self.contexts):
                 mx.random.seed((self._seed * SEED_STRIDE + part * len(self.contexts) + device) % 2**31, ctx=context)
 
@@ -77,8 +78,14 @@ class Backbone:
         self._module.forward(mx.io.DataBatch(data=[images]), is_train=is_train)
         return self._module.get_outputs()[0]
 
-    def backward(self, d_embedding):
-        """d_embedding (B, D) float32: gradient of the loss for this process's embeddings, without loss scale."""
+    def backward(self, d_embedding, first=True):
+        """d_embedding (B, D) float32: gradient of the loss for this process's embeddings, without loss scale.
+
+        first: of the passes of an update; with accumulate = 1 each is.
+        """
+        if first and self._accumulates:
+            for array in sum(self._module._exec_group.grad_arrays, []):
+                array[:] = 0
         if self.loss_scale is not None:
             self._module._optimizer.rescale_grad = 1.0 / self.loss_scale.value
             d_embedding = d_embedding * self.loss_scale.value

@@ -84,7 +84,7 @@ def build_iter(cfg, num_devices, collective):
 
 
 def trainer_options(cfg):
-    return TrainerOptions(cfg.frequent, cfg.verbose, cfg.max_steps, cfg.end_epoch)
+    return TrainerOptions(cfg.frequent, cfg.verbose, cfg.max_steps, cfg.end_epoch, cfg.accumulate)
 
 
 def build_solver(cfg, batches_per_epoch):
@@ -99,7 +99,8 @@ def build_solver(cfg, batches_per_epoch):
 def build_backbone(cfg, get_backbone, contexts, solver, collective):
     height, width, channels = cfg.image_shape
     backbone = Backbone(training_symbol(cfg, get_backbone, contexts[0].device_type), contexts,
-                        cfg.per_batch_size * len(contexts), (channels, height, width), cfg.seed, collective)
+                        cfg.per_batch_size * len(contexts), (channels, height, width), cfg.seed, collective,
+                        cfg.accumulate)
     if cfg.pretrained:
         take_pretrained(backbone, cfg.pretrained, cfg.pretrained_epoch)
     backbone.take_first()

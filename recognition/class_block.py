@@ -110,13 +110,16 @@ class ClassBlock:
         shape = self.arrays()[name].shape[1:]
         return shape if self.sub_centers == 1 or not shape else (self.sub_centers,) + shape
 
-    def update(self, d_weight, d_bias, lr, momentum, wd):
-        """SGD with momentum, in place: v <- momentum v - lr (gradient + wd w), w <- w + v."""
+    def update(self, d_weight, d_bias, lr, momentum, wd, moves=True):
+        """SGD with momentum, in place: v <- momentum v - lr (gradient + wd w), w <- w + v.
+
+        moves False: v alone; w stays, and what it would be is left in d_weight (and d_bias).
+        """
         mx.nd.sgd_mom_update(self.weight, d_weight, self.momentum, lr=lr, momentum=momentum, wd=wd,
-                             out=self.weight)
+                             out=self.weight if moves else d_weight)
         if self.bias is not None:
             mx.nd.sgd_mom_update(self.bias, d_bias, self.bias_momentum, lr=lr * BIAS_LR_MULT,
-                                 momentum=momentum, wd=0.0, out=self.bias)
+                                 momentum=momentum, wd=0.0, out=self.bias if moves else d_bias)
 
 
 def inverse_root(square):

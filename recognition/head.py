@@ -82,17 +82,18 @@ class HeadShard:
     def num_classes(self):
         return sum(block.num_classes for block in self.blocks)
 
-    def begin(self, labels, embedding_size, num_update=0):
+    def begin(self, labels, embedding_size, num_update=0, step_labels=None):
         """Before the embeddings are there: what takes part in a step, and the norms. labels (N,) int64 on the host.
 
-        num_update: number of the step; with the seed and the class ids it decides what is sampled.
+        num_update: number of the step; with the seed and the class ids it decides what is sampled. step_labels: of all
+        parts of the step, where labels are those of one part; None: labels.
         """
+        step_labels = labels if step_labels is None else step_labels
         if self.blocks and (self._scratch is None or self._scratch.num_rows != len(labels)):
-            capacities = [self.sampler.capacity(block.num_classes, len(labels)) for block in self.blocks]
+            capacities = [self.sampler.capacity(block.num_classes, len(step_labels)) for block in self.blocks]
             self._scratch = Scratch(len(labels), capacities, embedding_size, self.context, self.keep_logits,
                                     self.blocks[0].sub_centers, self.sampler.ratio < 1)
-        located = locate(labels, [(block.start, block.stop) for block in self.blocks])
-        self._picked, located = self._pick(located, num_update)
+        self._picked, located = self._pick(self._located(labels), step_labels, num_update)
         sizes = [block.num_classes for block in self._picked]
         self._scales = None
         if self._picked and self.margin is not None:
@@ -120,13 +121,18 @@ class HeadShard:
         scales = self._scales or CosineScales(self._picked, 1.0, self._scratch)
         return mx.nd.square(inverse_root(scales.inverse_norm))                     # 1 / x, and 0 for 0
 
-    def _pick(self, located, num_update):
-        """Blocks of the classes that take part, and where the labels are in them."""
+    def _located(self, labels):
+        """Per block the (rows, columns) of labels."""
+        return locate(labels, [(block.start, block.stop) for block in self.blocks])
+
+    def _pick(self, located, step_labels, num_update):
+        """Blocks of the classes that take part, and where the labels are in them. located: of _located()."""
         if self.sampler.ratio == 1:
             return self.blocks, located
         blocks, moved = [], []
-        for number, (block, (rows, columns)) in enumerate(zip(self.blocks, located)):
-            picked = self.sampler.pick(columns, block.start, block.num_classes, num_update)
+        of_step = [columns for _, columns in self._located(step_labels)]
+        for number, (block, (rows, columns), all_columns) in enumerate(zip(self.blocks, located, of_step)):
+            picked = self.sampler.pick(all_columns, block.start, block.num_classes, num_update)
             blocks.append(PickedBlock(block, picked, self._scratch.picked[number], self._scratch.picked_momentum))
             moved.append((rows, np.searchsorted(picked, columns)))
         return blocks, moved
@@ -167,12 +173,13 @@ class HeadShard:
             value = value + mx.nd.concat(*[mx.nd.take(block.bias, columns) for block, columns in owning], dim=0)
         return value
 
-    def backward(self, log_sum, lr, momentum, wd):
+    def backward(self, log_sum, solver, parts=1):
         """Second half: log_sum (N,) over all classes -> d loss / d unit (N, D) of this shard's classes.
 
-        The loss is the mean over the N rows. All blocks are updated on the way. None for an empty shard.
+        The loss is the mean over the rows of the step, N times its parts. All blocks are updated on the way; solver:
+        arguments of ClassBlock.update behind the gradients. None for an empty shard.
         """
-        entries, num_rows = self._entries, len(log_sum)
+        entries, num_rows = self._entries, len(log_sum) * parts
         scale = 1.0 if self.margin is None else self.margin.scale
         share = mx.nd.exp(mx.nd.broadcast_sub(self._log_sums, log_sum.reshape((1, -1))))
         row_factors = mx.nd.maximum(share, SHARE_FLOOR) * (scale / num_rows)                   # (blocks, N)
@@ -185,7 +192,7 @@ class HeadShard:
             label_parts = (None, None)
             if first < last:
                 label_parts = self._label_plain[first:last], d_labels[first:last]
-            part = step.backward(row_factors[number], *label_parts, (lr, momentum, wd))
+            part = step.backward(row_factors[number], *label_parts, solver)
             d_unit = part.copy() if d_unit is None else mx.nd.elemwise_add(d_unit, part, out=d_unit)
         self._steps = self._picked = self._scales = None
         return d_unit

@@ -1,4 +1,6 @@
 """One training step: backbone copies on every device, and a head cut over the same devices."""
+import numpy as np
+
 from common.mxnet_loader import mx
 from recognition.class_block import inverse_root
 from recognition.head import HeadShard
@@ -27,24 +29,32 @@ class Head:
                   for device, context in enumerate(contexts)]
         return cls(shards, num_classes, collective, fp16_exchange)
 
-    def forward_backward(self, embedding, labels, solver, measure=False, num_update=0):
+    def forward_backward(self, embedding, labels, solver, measure=False, num_update=0, part=0):
         """Loss over all classes, gradient for the embedding, and the update of all centers.
 
         embedding (B, D) float32 and labels (B,) int64 NumPy are this process's rows; solver is
         (lr, momentum, wd). Returns Statistics of all N rows and d_embedding (B, D). With measures in the
         statistics only if measured. Four collectives: features, labels, statistics, feature gradient.
         Nothing here waits for a device.
+
+        A step may come in P parts of B rows, one call each, part = 0 ... P - 1, always with the labels (P, B) of all
+        of them. The gradients are those of the mean over all parts, summed up in the centers' momentum; the last part
+        moves the centers. So P parts are one step on P N rows, without another array of the size of the centers.
         """
-        labels = self.collective.allgather(labels, 'labels')                       # (N,)
+        labels = labels.reshape((-1, len(embedding)))
+        num_parts, size = labels.shape
+        step_labels = self.collective.allgather(labels.reshape(-1), 'labels')      # (R P B,)
+        labels = step_labels.reshape((-1, num_parts, size))[:, part].reshape(-1)    # (N,)
         for shard in self.shards:
-            shard.begin(labels, embedding.shape[1], num_update)
+            shard.begin(labels, embedding.shape[1], num_update, step_labels)
         unit, inverse_norm = self._normalise(embedding)
         features = self._gather(unit)                                              # (N, D)
         parts = [shard.forward(rows, measure) for shard, rows in zip(self.shards, self._on_each_device(features))]
         statistics = self._merge(parts, embedding.context)
         if measure:
             statistics.measures.update(self._measures(statistics, embedding))
-        d_features = [shard.backward(log_sum, *solver)
+        solver = of_part(part, num_parts, *solver)
+        d_features = [shard.backward(log_sum, solver, num_parts)
                       for shard, log_sum in zip(self.shards, self._on_each_device(statistics.log_sum))]
         total = sum_on(features, d_features)                                       # (N, D)
         d_unit = self.collective.reduce_scatter_sum(total, 'd_features')           # (B, D)
@@ -93,6 +103,13 @@ class Head:
         return Statistics.merge(self.collective.allgather(own, 'head_statistics'))
 
 
+def of_part(part, num_parts, lr, momentum, wd):
+    """(lr, momentum, wd, moves) of ClassBlock.update. The first part of a step slows v and adds the weight decay, each
+    adds its gradient, the last one moves w: v <- momentum v - lr (g_1 + ... + g_P + wd w), w <- w + v."""
+    first, last = part == 0, part == num_parts - 1
+    return lr, momentum if first else 1.0, wd if first else 0.0, last
+
+
 def sum_on(like, arrays):
     """Sum of the arrays that are not None; zeros if there are none. Shape and context are those of `like`."""
     parts = [array.as_in_context(like.context) for array in arrays if array is not None]
@@ -124,6 +141,9 @@ class ParallModule:
     def train_step(self, batch, measure=False):
         """batch: data [images (B, 3, H, W) uint8], label [(B,) int64] -> Statistics of the global batch.
 
+        Both lists may have several members, the parts of a step: gradients are summed over them, then one update is
+        made, as of one batch of all rows; batch norm takes its statistics over a part. Measures are of the last part.
+
         With measure they have these measures, (1,) arrays that nobody waits for here:
 
         accuracy                    share of the N rows whose own center is the nearest
@@ -135,13 +155,19 @@ class ParallModule:
         """
         self.num_update += 1
         trains_backbone = self.num_update > self.freeze_backbone
-        labels = batch.label[0].asnumpy()
-        self.backbone.seed_dropout(self.num_update)
-        embedding = self.backbone.forward(batch.data[0], trains_backbone)          # (B, D)
-        statistics, d_embedding = self.head.forward_backward(
-            embedding, labels, self.solver.for_head(self.num_update), measure, self.num_update)
+        labels = np.stack([part.asnumpy() for part in batch.label])                # (P, B)
+        found = []
+        for part, images in enumerate(batch.data):
+            self.backbone.seed_dropout(self.num_update, part, len(labels))
+            embedding = self.backbone.forward(images, trains_backbone)             # (B, D)
+            statistics, d_embedding = self.head.forward_backward(
+                embedding, labels, self.solver.for_head(self.num_update), measure and part == len(labels) - 1,
+                self.num_update, part)
+            found.append(statistics)
+            if trains_backbone:
+                self.backbone.backward(d_embedding, part == 0)
+        statistics = Statistics.joined(found)
         if trains_backbone:
-            self.backbone.backward(d_embedding)
             norm = self.backbone.update(self.num_update, measure)
             if measure:
                 statistics.measures['gradient_norm'] = norm

@@ -119,6 +119,7 @@ SETTINGS = {
     'warmup': Setting(0, whole(0), 'steps over which lr rises from 0: step n has n / warmup of it; 0: none'),
     'wd': Setting(0.0005, real(low=0), 'weight decay'),
     'mom': Setting(0.9, real(low=0, below=1), 'momentum'),
+    'accumulate': Setting(1, whole(1), 'batches per step, trained on as one batch of all their images'),
     'clip_norm': Setting(0.0, real(low=0), "length to which the backbone's gradient is cut if it is longer; 0: never"),
     'kvstore': Setting('device', one_of('device', 'local'),
                        'where gradients of several devices are summed: device or local (host)'),

@@ -54,6 +54,15 @@ class Statistics:
         return cls.of(log_sum_exp(log_sum), mx.nd.sum(target_logit, axis=0),
                       mx.nd.sum(target_plain, axis=0), mx.nd.max(best, axis=0))
 
+    @classmethod
+    def joined(cls, parts):
+        """Statistics of the rows of all parts of a step, with the measures of the last."""
+        if len(parts) == 1:
+            return parts[0]
+        whole = cls(mx.nd.concat(*[part.array for part in parts], dim=1))
+        whole.measures.update(parts[-1].measures)
+        return whole
+
     def loss(self):
         """Mean cross entropy (1,)."""
         return mx.nd.mean(self.log_sum - self.target_logit)

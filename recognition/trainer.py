@@ -16,15 +16,16 @@ SAMPLES = 5               # steps per log line on which accuracy and its like ar
 
 class TrainerOptions:
     """frequent: steps between log lines; verbose: steps between verifications; max_steps, end_epoch: the
-    stop, whichever comes first, 0 or None for none."""
+    stop, whichever comes first, 0 or None for none; accumulate: batches per step."""
 
-    def __init__(self, frequent=20, verbose=2000, max_steps=0, end_epoch=0):
+    def __init__(self, frequent=20, verbose=2000, max_steps=0, end_epoch=0, accumulate=1):
         self.frequent, self.verbose = max(1, frequent), max(1, verbose)
+        self.accumulate = accumulate
         self.max_steps, self.end_epoch = max_steps or math.inf, end_epoch or math.inf
 
     def total_steps(self, batches_per_epoch):
         """Steps of the whole run; infinite if nothing stops it."""
-        return min(self.max_steps, self.end_epoch * batches_per_epoch)
+        return min(self.max_steps, self.end_epoch * batches_per_epoch // self.accumulate)
 
     def measures(self, step):
         """Whether accuracy, norms and cosines are measured on this step."""
@@ -142,17 +143,24 @@ class Trainer:
             self._verify_and_save(step, final=step == self.total_steps)
 
     def _batches(self):
-        """Batches of epoch after epoch, up to the stop."""
+        """What each step needs, up to the stop: a batch, or several as one, of epoch after epoch."""
         while self.module.num_update < self.total_steps:       # no batch is taken that is not used: a state counts them
-            batch = next(self.train_iter, None)
-            if batch is None:
-                self.train_iter.reset()
-            else:
-                yield batch
+            batch = self._next_batch()
+            for _ in range(1, self.options.accumulate):
+                more = self._next_batch()
+                batch.data, batch.label = batch.data + more.data, batch.label + more.label
+            yield batch
+
+    def _next_batch(self):
+        batch = next(self.train_iter, None)
+        if batch is None:
+            self.train_iter.reset()
+            batch = next(self.train_iter)
+        return batch
 
     def _log(self, step, meter):
         processes = self.module.head.collective.world_size
-        rows = self.train_iter.batch_size * processes
+        rows = self.train_iter.batch_size * processes * self.options.accumulate
         values = meter.report(rows)
         scale = self.module.backbone.loss_scale
         log.info('step %d/%s epoch %d loss %.4f accuracy %.4f lr %.3g %.1f images/s, waiting for data %.1f%%%s%s',

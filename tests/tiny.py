@@ -28,7 +28,8 @@ def half_symbol():
 
 
 def tiny_module(num_devices=1, batch_size=12, seed=0, lr=0.02, lr_steps=(), margin=(1, 0.5, 0), keep_logits=True,
-                loss_scale=None, kvstore='device', num_classes=NUM_CLASSES, collective=None, clip_norm=0.0, **options):
+                loss_scale=None, kvstore='device', num_classes=NUM_CLASSES, collective=None, clip_norm=0.0,
+                accumulate=1, **options):
     """batch_size: of the process. loss_scale: of half precision; None for float32. collective: None for one process.
 
     options: of Head.initial.
@@ -37,7 +38,7 @@ def tiny_module(num_devices=1, batch_size=12, seed=0, lr=0.02, lr_steps=(), marg
     contexts = [mx.cpu(device) for device in range(num_devices)]
     solver = SolverOptions(MultiStepSchedule(lr, lr_steps), clip_norm=clip_norm)
     backbone = Backbone(half_symbol() if loss_scale else tiny_symbol(), contexts, batch_size, (3, SIZE, SIZE), seed,
-                        collective)
+                        collective, accumulate)
     backbone.take_first()
     backbone.init_optimizer(solver, kvstore, loss_scale)
     head = Head.initial(num_classes, EMBEDDING, contexts, Margin(*margin, scale=16.0), seed, collective,
