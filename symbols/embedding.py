@@ -4,8 +4,8 @@ from collections import namedtuple
 from common.errors import UsageError
 from common.mxnet_loader import mx
 
-OutputOptions = namedtuple('OutputOptions', 'net_output embedding_size dropout weight wd_mult eps',
-                           defaults=('pre_fc1_weight', 1.0, 2e-5))
+OutputOptions = namedtuple('OutputOptions', 'net_output embedding_size dropout weight wd_mult eps gdc_filters',
+                           defaults=('pre_fc1_weight', 1.0, 2e-5, None))
 
 
 def embedding(layers, data, channels, options):
@@ -15,11 +15,12 @@ def embedding(layers, data, channels, options):
                 FC   the same without dropout
                 GAP  batch norm, activation, mean over the map, fully connected, batch norm
                 GDC  a depthwise convolution as large as the 7x7 map of a 112x112 image, batch norm, fully
-                     connected, batch norm [arXiv:1804.07573, section 3.1]
+                     connected, batch norm [arXiv:1804.07573, section 3.1]; with gdc_filters, so many filters, each over
+                     as many channels
                 J    fully connected, batch norm
                 Z    batch norm, dropout: the whole map is the embedding, whatever embedding_size says
     dropout: share of numbers set to 0 in training, of E and Z. weight: name of the fully connected layer's weight,
-    wd_mult: factor on its decay. eps: of batch norms.
+    wd_mult: factor on its decay. eps: of batch norms. gdc_filters: None: one for each channel.
     """
     if options.net_output not in OUTPUTS:
         raise UsageError('net_output=%s: known output types are %s' % (options.net_output, ', '.join(OUTPUTS)))
@@ -46,7 +47,11 @@ def averaged(layers, data, channels, options):
 
 
 def depthwise(layers, data, channels, options):
-    data = layers.convolution(data, channels, 7, num_group=channels, name='conv_6dw7_7_conv2d')
+    filters = options.gdc_filters or channels
+    if channels % filters:
+        raise UsageError('net_output=GDC: its %d filters cannot share %d channels evenly; choose another '
+                         'net_multiplier or net_output' % (filters, channels))
+    data = layers.convolution(data, filters, 7, num_group=filters, name='conv_6dw7_7_conv2d')
     return layers.batch_norm(data, 'conv_6dw7_7_batchnorm', eps=1e-3)
 
 

@@ -8,6 +8,7 @@ EPS = 1e-3                  # of batch norm after convolutions, as in the publis
 # widths in units of the first, and strides, of the blocks conv_2 to conv_14
 BLOCKS = ((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2), *5 * ((16, 1),), (32, 2), (32, 1))
 FIRST_FILTERS = 32
+GDC_FILTERS = 512           # of output GDC, as published for every width; fewer where the network is narrower
 
 
 @register_backbone('fmobilenet')
@@ -30,7 +31,8 @@ def fmobilenet(embedding_size=512, net_multiplier=1.0, net_input=1, net_output='
         data = normed(layers, data, channels, 3, stride, channels, 'conv_%d_dw' % block)
         channels = factor * first
         data = normed(layers, data, channels, 1, 1, 1, 'conv_%d' % block)
-    return embedding(layers, data, channels, OutputOptions(net_output, embedding_size, dropout))
+    return embedding(layers, data, channels, OutputOptions(net_output, embedding_size, dropout,
+                                                           gdc_filters=min(GDC_FILTERS, channels)))
 
 
 def normed(layers, data, num_filter, kernel, stride, num_group, name):

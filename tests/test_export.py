@@ -23,7 +23,8 @@ from tests.make_models import SMALL, random_model
 
 SIZE = (112, 112)
 VARIANTS = [(family, {'net_output': output}) for family in list_backbones() for output in OUTPUTS]
-VARIANTS += [('fresnet', {'net_se': 1, 'net_input': 2}), ('fresnet', {'net_input': 0, 'net_act': 'relu'})]
+VARIANTS += [('fresnet', {'net_se': 1, 'net_input': 2}), ('fresnet', {'net_input': 0, 'net_act': 'relu'}),
+             ('fmobilenet', {'net_multiplier': 1.0})]
 
 
 def tool(*flags):

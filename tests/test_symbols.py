@@ -277,6 +277,7 @@ def test_two_devices_bind():
     ('fresnet', {'net_input': 4}, 'net_input=4'), ('fresnet', {'net_act': 'gelu'}, 'net_act=gelu'),
     ('fresnet', {'net_output': 'Q'}, 'net_output=Q'), ('fresnet', {'dropout': 1.5}, 'dropout=1.5'),
     ('fresnet', {'dtype': 'float64'}, 'dtype=float64'), ('fresnet', {'prelu': 'faster'}, 'prelu=faster'),
+    ('fmobilenet', {'net_multiplier': 0.75}, '512 filters .* 768 channels'),
     ('fmobilefacenet', {'net_blocks': (1, 2)}, 'net_blocks'), ('fmobilefacenet', {'net_blocks': (0, 2, 1, 1)}, '0, 2')])
 def test_senseless_settings_are_named(family, settings, named):
     with pytest.raises(UsageError, match=named):
@@ -344,5 +345,13 @@ def test_fmobilenet_has_the_published_widths():
     arguments, outputs, _ = shapes(get_backbone('fmobilenet')(embedding_size=256))
     widths = [arguments['conv_%d_conv2d_weight' % block][0] for block in range(1, 15)]
     assert widths == [32, 64, 128, 128, 256, 256] + 6 * [512] + 2 * [1024]
-    assert arguments['conv_14_dw_conv2d_weight'] == (1024, 1, 3, 3) and arguments['pre_fc1_weight'] == (256, 1024)
+    assert arguments['conv_14_dw_conv2d_weight'] == (1024, 1, 3, 3)
     assert arguments['conv_13_dw_relu_gamma'] == (512,) and outputs == [(2, 256)]
+
+
+@pytest.mark.parametrize('net_multiplier, filters, shared', [(1.0, 512, 2), (0.5, 512, 1), (0.25, 256, 1), (2, 512, 4)])
+def test_fmobilenet_has_the_published_gdc(net_multiplier, filters, shared):
+    """512 filters whatever the width, where there are as many channels."""
+    arguments, _, auxiliary = shapes(get_backbone('fmobilenet')(embedding_size=256, net_multiplier=net_multiplier))
+    assert arguments['conv_6dw7_7_conv2d_weight'] == (filters, shared, 7, 7)
+    assert arguments['pre_fc1_weight'] == (256, filters) and auxiliary['conv_6dw7_7_batchnorm_moving_var'] == (filters,)
