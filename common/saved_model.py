@@ -1,5 +1,4 @@
 """A trained backbone as MXNet saves it, PREFIX-symbol.json and PREFIX-NNNN.params: reading, checking, running."""
-import json
 import os
 import re
 
@@ -9,6 +8,7 @@ from common.errors import UsageError, UserError
 from common.files import replacing
 from common.mxnet_loader import mx
 from common.parameter_file import load_parameters
+from common.symbol_file import load_symbol
 
 _MODEL = re.compile(r'(.+),\s*([0-9]{1,4})')
 _DEVICE = re.compile('cpu|gpu(?::([0-9]{1,2}))?')
@@ -90,25 +90,13 @@ def load_model(prefix, number):
         parts[kind][name] = array.asnumpy()
         if not np.isfinite(parts[kind][name]).all():
             raise UserError('%s: %s holds numbers that are not finite: take another epoch' % (path_params, name))
-    return SavedModel(_load_symbol(path_symbol), parts['arg'], parts['aux'])
+    return SavedModel(load_symbol(path_symbol), parts['arg'], parts['aux'])
 
 
 def _load_arrays(path):
     if not os.path.isfile(path):
         raise UserError('no checkpoint at %s: check --model PREFIX,EPOCH' % path)
     return load_parameters(path)
-
-
-def _load_symbol(path):
-    try:
-        with open(path, encoding='utf-8') as stream:
-            text = stream.read()
-        json.loads(text)
-        return mx.sym.load_json(text)
-    except OSError as error:
-        raise UserError('cannot read %s: %s' % (path, error.strerror)) from None
-    except (ValueError, RecursionError, mx.MXNetError):
-        raise UserError('%s is no MXNet symbol or is damaged' % path) from None
 
 
 def find_device(text):

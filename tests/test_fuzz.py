@@ -1,4 +1,5 @@
 """Hostile input: a short run of every target of tests/fuzz.py, and crafted files of each kind that was found."""
+import json
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ from common.images import CorruptImage, decode_rgb
 from common.mxnet_loader import mx
 from common.parameter_file import load_parameters
 from common.recordio import MAGIC, RecordFile
+from common.symbol_file import load_symbol
 from recognition.state_files import MANIFEST, SEAL, DamagedState, read_manifest, seal
 from tests import fuzz as fuzzing
 from tests.fuzz import Sandbox, fuzz, run_batch
@@ -193,3 +195,27 @@ def test_crafted_manifests_with_a_seal(tmp_path, text):
     (tmp_path / SEAL).write_bytes(seal(text.encode('latin1')))
     with pytest.raises(DamagedState, match='manifest.json is damaged'):
         read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize('place, entry', [
+    ('inputs', [0, 8, 0]), ('inputs', [9, 0, 0]), ('inputs', [-1, 0, 0]), ('inputs', [2, 0, 0]),
+    ('inputs', [0.0, 0, 0]), ('inputs', [True, 0, 0]), ('inputs', [0]), ('inputs', 0),
+    ('heads', [2, 1, 0]), ('heads', [3, 0, 0]),
+    ('heads', ['a', 0, 0]), ('arg_nodes', 7), ('arg_nodes', -1), ('arg_nodes', None)])
+def test_crafted_references_of_a_symbol(tmp_path, place, entry):
+    """MXNet itself would crash on some."""
+    convolution = mx.sym.Convolution(mx.sym.Variable('data'), kernel=(1, 1), num_filter=2, no_bias=True)
+    content = json.loads(convolution.tojson())
+    (content if place != 'inputs' else content['nodes'][2])[place] = [entry]
+    (tmp_path / 'x.json').write_text(json.dumps(content))
+    with pytest.raises(UserError, match='x.json is no MXNet symbol or is damaged'):
+        load_symbol(str(tmp_path / 'x.json'))
+
+
+def test_several_outputs_of_a_node_can_be_taken(tmp_path):
+    data = mx.sym.Variable('data')
+    for name, symbol in (('norm', mx.sym.BatchNorm(data, output_mean_var=True)[1]),
+                         ('split', mx.sym.SliceChannel(data, num_outputs=4)[3])):
+        more = symbol + 1
+        (tmp_path / name).write_text(more.tojson())
+        assert load_symbol(str(tmp_path / name)).tojson() == more.tojson()

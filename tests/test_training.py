@@ -83,7 +83,8 @@ def test_a_loss_scale_that_overflows_does_no_harm(train, tmp_path):
 
 
 def test_dynamic_loss_scale_finds_one_that_trains(train, tmp_path):
-    code, log = train(identity_set(tmp_path / 'set', 5, 4), '--fp16-scale', 'dynamic', '--max-steps', '12')
+    path = identity_set(tmp_path / 'set', 5, 4)
+    code, log = train(path, '--fp16-scale', 'dynamic', '--max-steps', '12', '--lr', '0.01')
     scale, num_skipped = re.search(r'step 12/12 .*, loss scale (\d+), (\d+) skipped', log).groups()
     assert code == 0 and int(num_skipped) < 12 and int(scale) == 65536 >> int(num_skipped), log
 
