@@ -49,5 +49,6 @@ setup(
                                       'drop_noisy = common.drop_noisy:main',
                                       'shardface-export = common.export:main', 'shardface-embed = common.embed:main',
                                       'shardface-verify = common.verification_command:main',
+                                      'shardface-rank = common.ranking:main',
                                       'shardface-report = recognition.report:main']},
 )

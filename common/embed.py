@@ -18,14 +18,14 @@ import numpy as np
 from common.ahead import ahead
 from common.array_files import RowFile
 from common.command import new_folder, parse_size, refuse_output, require_range, run_tool, tool_parser
+from common.embedding_files import EMBEDDINGS, LABELS, NAMES
 from common.errors import UsageError, UserError
 from common.image_source import decoded_batches, open_source
 from common.inference_model import inference_model
 from common.progress import progress_bar
 from common.saved_model import Embedder, find_device, load_model, split_model
 
-EMBEDDINGS, LABELS, KEYS = 'embeddings.npy', 'labels.npy', 'keys.npy'
-NAMES, CLASSES, UNREADABLE = 'names.txt', 'labels.tsv', 'unreadable.tsv'
+KEYS, CLASSES, UNREADABLE = 'keys.npy', 'labels.tsv', 'unreadable.tsv'
 SHOWN = 10                           # unreadable images that are printed
 
 

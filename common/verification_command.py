@@ -5,7 +5,6 @@ Accuracy is the mean over ten folds, each judged at the best threshold of the ot
 sum of the embeddings of an image and of its mirror image, and of all pairs at once.
 """
 import glob
-import json
 import math
 import os
 import sys
@@ -18,8 +17,8 @@ except ModuleNotFoundError:          # run by its path, from a checkout that is 
 
 from common.command import new_folder, parse_size, refuse_output, require_range, run_tool, tool_parser
 from common.errors import UsageError, UserError
-from common.files import replacing
 from common.inference_model import inference_model
+from common.json_files import check_json_path, write_json
 from common.progress import progress_bar
 from common.saved_model import Embedder, find_device, load_model, model_files, split_model
 from common.verification import evaluate, load_bin
@@ -74,10 +73,8 @@ def check_flags(args):
     if size is None:
         raise UsageError('--image-size none: HEIGHTxWIDTH such as 112x112 is expected')
     require_range(args.batch_size, '--batch-size', 1, 4096)
-    if args.json and not os.path.isdir(os.path.dirname(os.path.abspath(args.json))):
-        raise UserError('--json %s: there is no folder to write it into' % args.json)
-    if args.json and os.path.isdir(args.json):
-        raise UserError('--json %s is a folder: name a file' % args.json)
+    if args.json:
+        check_json_path(args.json)
     if args.pictures:
         refuse_output(args.pictures, '--pictures')
         import_matplotlib()
@@ -132,24 +129,13 @@ def report(vset, result, seconds):
 
 
 def figures(vset, result, seconds):
-    """What report() prints, for JSON: numbers that do not exist are None."""
+    """What report() prints, for JSON."""
     named = {name: getattr(result, name) for name in (
         'accuracy', 'accuracy_std', 'accuracy_flip', 'accuracy_flip_std', 'threshold', 'auc', 'eer', 'xnorm')}
     named['tar_at_far'] = {'%.0e' % rate: accepted for rate, accepted in result.tar_at_far.items()}
     named.update(pairs=len(vset.same), same=int(vset.same.sum()), images=len(vset.distinct), folds=result.num_folds,
                  seconds=round(seconds, 3), note=result.note)
-    return without_nan(named)
-
-
-def without_nan(value):
-    if isinstance(value, dict):
-        return {key: without_nan(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_json(path, content):
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
+    return named
 
 
 def main(argv=None):
