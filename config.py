@@ -45,6 +45,9 @@ loss.nsoftmax = EasyDict(loss_name='margin_softmax', loss_s=64.0, loss_m1=1.0, l
 loss.arcface = EasyDict(loss_name='margin_softmax', loss_s=64.0, loss_m1=1.0, loss_m2=0.5, loss_m3=0.0)
 loss.cosface = EasyDict(loss_name='margin_softmax', loss_s=64.0, loss_m1=1.0, loss_m2=0.0, loss_m3=0.35)
 loss.combined = EasyDict(loss_name='margin_softmax', loss_s=64.0, loss_m1=1.0, loss_m2=0.3, loss_m3=0.2)
+loss.elasticarc = EasyDict(loss_name='margin_softmax', loss_s=64.0, loss_m2=0.5, loss_m2_std=0.05)
+loss.elasticcos = EasyDict(loss_name='margin_softmax', loss_s=64.0, loss_m3=0.35, loss_m3_std=0.05)
+loss.adaface = EasyDict(loss_name='adaface', loss_s=64.0, loss_ada_m=0.4, loss_ada_h=0.333)
 
 
 def generate_config(_network, _dataset, _loss):

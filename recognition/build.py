@@ -17,7 +17,7 @@ from recognition.checkpoint import CheckpointRule, Checkpoints
 from recognition.devices import has_half_products
 from recognition.image_iter import get_face_image_iter
 from recognition.loss_scale import make_loss_scale
-from recognition.margin import Margin
+from recognition.margin import AdaFaceMargin, ElasticMargin, Margin
 from recognition.optimizer import SolverOptions, make_schedule
 from recognition.parall_module import Head, ParallModule
 from recognition.plan_check import settle_memory
@@ -108,10 +108,20 @@ def build_backbone(cfg, get_backbone, contexts, solver, collective):
     return backbone
 
 
+def build_margin(cfg):
+    """The margin of a loss; None for the plain inner product."""
+    if cfg.loss_name == 'softmax':
+        return None
+    if cfg.loss_name == 'adaface':
+        return AdaFaceMargin(cfg.loss_ada_m, cfg.loss_ada_h, cfg.loss_s, cfg.loss_ada_mom)
+    fixed = cfg.loss_m1, cfg.loss_m2, cfg.loss_m3, cfg.loss_s
+    if cfg.loss_m2_std or cfg.loss_m3_std:
+        return ElasticMargin(*fixed, m2_std=cfg.loss_m2_std, m3_std=cfg.loss_m3_std, seed=cfg.seed)
+    return Margin(*fixed)
+
+
 def build_head(cfg, embedding_size, contexts, collective):
-    margin = None
-    if cfg.loss_name != 'softmax':
-        margin = Margin(cfg.loss_m1, cfg.loss_m2, cfg.loss_m3, cfg.loss_s)
+    margin = build_margin(cfg)
     return Head.initial(cfg.num_classes, embedding_size, contexts, margin, cfg.seed, collective,
                         block_size=cfg.head_block_size, with_bias=margin is None and not cfg.fc7_no_bias,
                         sample_ratio=cfg.sample_ratio, keep_logits=cfg.head_memory != 'lean',

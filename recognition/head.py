@@ -100,11 +100,14 @@ class HeadShard:
             self._scales = CosineScales(self._picked, self.margin.scale, self._scratch)
         self._entries = LabelEntries(located, sizes, len(labels), self.context)
 
-    def forward(self, unit, measure):
-        """After begin(). unit (N, D) float32 on this context -> Statistics of the shard."""
+    def forward(self, unit, measure, row_margins=None):
+        """After begin(). unit (N, D) float32 on this context -> Statistics of the shard.
+
+        row_margins: of Margin.of_rows(), on this context too.
+        """
         nothing = mx.nd.full((len(unit),), NOTHING, ctx=self.context)
         self._steps = self._block_steps(unit)
-        target_logit, target_plain = self._label_statistics(unit)
+        target_logit, target_plain = self._label_statistics(unit, row_margins)
         log_sums, bests = [], []
         for step, (first, last) in zip(self._steps, self._entries.spans):
             log_sum, best = step.forward(self._label_logit[first:last] if first < last else None, measure)
@@ -144,7 +147,7 @@ class HeadShard:
                           self.keep_logits, self._scratch.of_block(number, block.num_classes), self._product)
                 for number, (block, places) in enumerate(zip(self._picked, self._entries.places))]
 
-    def _label_statistics(self, unit):
+    def _label_statistics(self, unit, row_margins):
         """Margin of the label entries of all blocks at once -> target logit and plain logit, (N,) each."""
         entries, num_rows = self._entries, len(unit)
         if not entries.count:
@@ -154,7 +157,8 @@ class HeadShard:
         self._label_plain = self._label_logit = similarity
         self._label_slope = mx.nd.ones_like(similarity)
         if self.margin is not None:
-            self._label_logit, self._label_slope = self.margin.target(similarity)
+            added = None if row_margins is None else mx.nd.take(row_margins, entries.rows, axis=1)      # (2, n)
+            self._label_logit, self._label_slope = self.margin.target(similarity, added)
             self._label_plain = similarity * self.margin.scale
         return entries.spread(self._label_logit, num_rows), entries.spread(self._label_plain, num_rows)
 

@@ -17,7 +17,7 @@ class Head:
     def __init__(self, shards, num_classes, collective, fp16_exchange=False):
         """fp16_exchange: the features of all processes meet rounded to float16."""
         self.shards, self.num_classes, self.collective = shards, num_classes, collective
-        self._fp16_exchange = fp16_exchange
+        self._fp16_exchange, self.margin = fp16_exchange, shards[0].margin
 
     @classmethod
     def initial(cls, num_classes, embedding_size, contexts, margin, seed, collective, fp16_exchange=False, **options):
@@ -44,12 +44,15 @@ class Head:
         labels = labels.reshape((-1, len(embedding)))
         num_parts, size = labels.shape
         step_labels = self.collective.allgather(labels.reshape(-1), 'labels')      # (R P B,)
-        labels = step_labels.reshape((-1, num_parts, size))[:, part].reshape(-1)    # (N,)
+        by_part = step_labels.reshape((-1, num_parts, size))
+        labels = by_part[:, part].reshape(-1)                                      # (N,)
         for shard in self.shards:
             shard.begin(labels, embedding.shape[1], num_update, step_labels)
         unit, inverse_norm = self._normalise(embedding)
-        features = self._gather(unit)                                              # (N, D)
-        parts = [shard.forward(rows, measure) for shard, rows in zip(self.shards, self._on_each_device(features))]
+        features, norms = self._gather(unit, embedding)                            # (N, D)
+        margins = self._row_margins(num_update, by_part.shape, part, norms)
+        parts = [shard.forward(rows, measure, own_margins)
+                 for shard, rows, own_margins in zip(self.shards, self._on_each_device(features), margins)]
         statistics = self._merge(parts, embedding.context)
         if measure:
             statistics.measures.update(self._measures(statistics, embedding))
@@ -60,11 +63,24 @@ class Head:
         d_unit = self.collective.reduce_scatter_sum(total, 'd_features')           # (B, D)
         return statistics, self._through_unit(d_unit, unit, inverse_norm)
 
-    def _gather(self, unit):
-        """Rows of all processes. Rounded even in one process: how many there are does not change the numbers."""
-        if not self._fp16_exchange:
-            return self.collective.allgather(unit, 'features')
-        return self.collective.allgather(unit.astype('float16'), 'features').astype('float32')
+    def _gather(self, unit, embedding):
+        """Rows (N, D) of all processes, and lengths (N,) of their embeddings if the margin needs them, else None.
+
+        Rounded even in one process: how many there are does not change the numbers.
+        """
+        needs_norms = self.margin is not None and self.margin.needs_norms
+        rows = mx.nd.concat(unit, lengths(embedding), dim=1) if needs_norms else unit
+        rows = rows.astype('float16') if self._fp16_exchange else rows
+        rows = self.collective.allgather(rows, 'features').astype('float32', copy=False)
+        if not needs_norms:
+            return rows, None
+        return (mx.nd.slice_axis(rows, axis=1, begin=0, end=-1),
+                mx.nd.slice_axis(rows, axis=1, begin=-1, end=None).reshape((-1,)))
+
+    def _row_margins(self, num_update, shape, part, norms):
+        """Margin.of_rows(), on the device of each shard."""
+        margins = None if self.margin is None else self.margin.of_rows(num_update, shape, part, norms)
+        return [None] * len(self.shards) if margins is None else self._on_each_device(margins)
 
     def _on_each_device(self, array):
         """Copies for all shards, made before any shard begins: a copy waits for the work of the device it leaves."""
@@ -72,7 +88,7 @@ class Head:
 
     def _normalise(self, embedding):
         """Rows of length 1 (a zero row stays zero); the plain inner product takes the rows as they are."""
-        if self.shards[0].margin is None:
+        if self.margin is None:
             return embedding, None
         inverse = inverse_root(mx.nd.sum(mx.nd.square(embedding), axis=1, keepdims=True))
         return mx.nd.broadcast_mul(embedding, inverse), inverse
@@ -87,15 +103,14 @@ class Head:
 
     def _measures(self, statistics, embedding):
         """What the head has of the measures of a step: see ParallModule.train_step. No collectives."""
-        measures = {'accuracy': statistics.accuracy(), 'embedding_norm': mean_length(embedding)}
+        measures = {'accuracy': statistics.accuracy(), 'embedding_norm': mx.nd.mean(lengths(embedding))}
         norms = [shard.center_norms() for shard in self.shards]
         sums = [mx.nd.sum(norm).as_in_context(embedding.context) for norm in norms if norm is not None]
         if sums:
             count = sum(norm.size for norm in norms if norm is not None)
             measures['center_norm'] = mx.nd.add_n(*sums) / count
-        margin = self.shards[0].margin
-        if margin is not None:
-            measures['own_cosine'], measures['other_cosine'] = statistics.cosines(margin.scale)
+        if self.margin is not None:
+            measures['own_cosine'], measures['other_cosine'] = statistics.cosines(self.margin.scale)
         return measures
 
     def _merge(self, parts, context):
@@ -116,9 +131,9 @@ def sum_on(like, arrays):
     return mx.nd.add_n(*parts) if parts else mx.nd.zeros_like(like)
 
 
-def mean_length(rows):
-    """Mean length (1,) of rows (n, D)."""
-    return mx.nd.mean(mx.nd.sqrt(mx.nd.sum(mx.nd.square(rows), axis=1)))
+def lengths(rows):
+    """Lengths (n, 1) of rows (n, D)."""
+    return mx.nd.sqrt(mx.nd.sum(mx.nd.square(rows), axis=1, keepdims=True))
 
 
 class ParallModule:

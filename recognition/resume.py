@@ -11,7 +11,8 @@ log = logging.getLogger('shardface')
 # What makes another training of it: with these changed, the saved numbers would have no meaning.
 NETWORK = ('emb_size', 'net_name', 'num_layers', 'net_output', 'net_act', 'net_se', 'net_unit', 'net_input',
            'net_blocks', 'net_multiplier', 'image_shape')
-LOSS = 'loss_name', 'loss_s', 'loss_m1', 'loss_m2', 'loss_m3', 'fc7_no_bias', 'sub_centers'
+LOSS = ('loss_name', 'loss_s', 'loss_m1', 'loss_m2', 'loss_m3', 'loss_m2_std', 'loss_m3_std', 'loss_ada_m',
+        'loss_ada_h', 'loss_ada_mom', 'fc7_no_bias', 'sub_centers')
 FIXED = ('num_classes',) + NETWORK + LOSS
 SCHEDULE = 'lr', 'lr_steps', 'warmup', 'lr_policy', 'lr_total', 'lr_power'
 NOT_COMPARED = {'resume', 'pretrained', 'pretrained_epoch', 'pretrained_head', 'class_map', 'new_centers'}

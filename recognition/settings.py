@@ -60,13 +60,19 @@ SETTINGS = {
     'net_multiplier': Setting(1.0, real(above=0), 'factor on all widths of fmobilefacenet and fmobilenet'),
     'bn_mom': Setting(0.9, real(low=0, below=1),
                       'share of the old running statistics kept by batch norm per step'),
-    # loss: target logit = loss_s * (cos(loss_m1 * theta + loss_m2) - loss_m3)
-    'loss_name': Setting('margin_softmax', one_of('margin_softmax', 'softmax'),
-                         'softmax: plain inner product, no margin'),
+    # loss: target logit = loss_s * (cos(loss_m1 * theta + loss_m2) - loss_m3), see docs/losses.md
+    'loss_name': Setting('margin_softmax', one_of('margin_softmax', 'softmax', 'adaface'),
+                         'softmax: plain inner product, no margin; adaface: margins by the length of the embedding'),
     'loss_s': Setting(64.0, real(above=0), 'scale of the cosine'),
     'loss_m1': Setting(1.0, real(low=1), 'margin: factor on the angle'),
     'loss_m2': Setting(0.0, real(low=0), 'margin: added to the angle, radians'),
     'loss_m3': Setting(0.0, real(low=0), 'margin: subtracted from the cosine'),
+    'loss_m2_std': Setting(0.0, real(low=0), 'deviation of loss_m2 from image to image, radians; 0: the same for all'),
+    'loss_m3_std': Setting(0.0, real(low=0), 'deviation of loss_m3 from image to image; 0: the same for all'),
+    'loss_ada_m': Setting(0.4, real(low=0), 'adaface: margin, radians and cosine'),
+    'loss_ada_h': Setting(0.333, real(above=0), 'adaface: how fast the margin changes with the length, per deviation'),
+    'loss_ada_mom': Setting(0.99, real(low=0, below=1),
+                            'adaface: share of the old mean and deviation of lengths kept per batch'),
     'fc7_lr_mult': Setting(1.0, real(low=0), 'factor on lr for the class centers'),
     'fc7_wd_mult': Setting(1.0, real(low=0), 'factor on wd for the class centers'),
     'fc7_no_bias': Setting(False, switch(), 'no bias in the classification layer of loss softmax'),
@@ -208,6 +214,8 @@ def complete(given):
     if flat['fp16'] and not flat['fp16_scale']:
         flat['fp16_scale'] = 1.0
     flat['fp16'] = bool(flat['fp16_scale'])
+    if flat['loss_name'] == 'adaface':
+        refuse_margins(flat)
     if flat['class_map'] and not flat['pretrained_head']:
         raise UsageError('class_map = %s needs pretrained_head, whose classes it maps' % flat['class_map'])
     if flat['new_centers'] == 'mean' and not flat['pretrained']:
@@ -215,6 +223,14 @@ def complete(given):
     if flat['image_shape'] and flat['image_shape'][2] != 3:
         raise UsageError('image_shape = %s: the last number must be 3 (colours)' % flat['image_shape'])
     return EasyDict(flat)
+
+
+def refuse_margins(flat):
+    """UsageError if margins are set that loss adaface does not look at."""
+    for name in 'loss_m1', 'loss_m2', 'loss_m3', 'loss_m2_std', 'loss_m3_std':
+        if flat[name] != SETTINGS[name].default:
+            raise UsageError('%s = %s has no effect with loss_name = adaface, whose margin is loss_ada_m; leave it out'
+                             % (name, flat[name]))
 
 
 def report_unknown(unknown):

@@ -69,6 +69,7 @@ def facts(trainer, cfg):
         'reader': trainer.train_iter.state(),
         'checkpoints': trainer.checkpoints.rule.state(),
         'loss_scale': None if scale is None else scale.state(),
+        'margin': None if module.head.margin is None else module.head.margin.state(),
         'classes': {'num_classes': module.head.num_classes, 'embedding_size': module.backbone.embedding_size,
                     'label_dtype': 'int64', 'order': 'row i of a file NAME-START-STOP.npy is of class START + i'},
         'config': dict(cfg),
@@ -92,6 +93,8 @@ def restore_state(folder, manifest, trainer):
     try:
         if manifest['loss_scale'] is not None and module.backbone.loss_scale is not None:
             module.backbone.loss_scale.restore(manifest['loss_scale'])
+        if module.head.margin is not None:
+            module.head.margin.restore(manifest.get('margin'))                 # older states do not have it
         module.num_update = int(manifest['num_update'])
         trainer.verified_at = manifest['verified_at']
         trainer.checkpoints.rule.restore(manifest['checkpoints'])

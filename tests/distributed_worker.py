@@ -9,6 +9,7 @@ from common.mxnet_loader import mx
 from recognition.agreement import replacing_together
 from recognition.collective import connect
 from recognition.loss_scale import ConstantScale
+from recognition.margin import AdaFaceMargin, ElasticMargin
 from recognition.processes import find_place, run_in_job
 from tests.tiny import TinyIter, tiny_module
 from tests.tiny_runs import tiny_run
@@ -18,6 +19,8 @@ LEG = 6                              # steps of go_on
 VARIANTS = {
     'fast': {}, 'lean': {'keep_logits': False}, 'partial': {'sample_ratio': 0.4}, 'half': {'loss_scale': 64.0},
     'fp16 exchange': {'fp16_exchange': True}, 'few classes': {'num_classes': 3, 'sample_ratio': 0.9},
+    'adaface': {'margin': lambda: AdaFaceMargin(scale=16.0, momentum=0.8)},
+    'elastic': {'margin': lambda: ElasticMargin(1, 0.4, 0.1, 16.0, 0.2, 0.05, seed=5)},
 }
 
 
@@ -26,6 +29,8 @@ def steps_of(variant, num_devices, collective=None):
     options = dict(VARIANTS[variant])
     if 'loss_scale' in options:
         options['loss_scale'] = ConstantScale(options['loss_scale'])
+    if 'margin' in options:
+        options['margin'] = options['margin']()
     rank, world_size = (collective.rank, collective.world_size) if collective else (0, 1)
     own = slice(rank * GLOBAL_BATCH // world_size, (rank + 1) * GLOBAL_BATCH // world_size)
     module = tiny_module(num_devices, GLOBAL_BATCH // world_size, collective=collective, **options)

@@ -13,10 +13,19 @@ def psi(angle):
     return (-1.0) ** turns * np.cos(angle) - 2.0 * turns
 
 
+def adaface(norms, running, m, h, momentum):
+    """m2 (N,) and m3 (N,) of AdaFace, and the running (mean, deviation) of lengths after these rows."""
+    norms = np.clip(norms.astype(np.float64), 1e-3, 100.0)
+    deviation = norms.std(ddof=1) if len(norms) > 1 else 0.0
+    running = momentum * np.array(running) + (1 - momentum) * np.array([norms.mean(), deviation])
+    quality = np.clip(h * (norms - running[0]) / (running[1] + 1e-3), -1.0, 1.0)
+    return -m * quality, m + m * quality, running
+
+
 class DenseHead:
     """Softmax cross entropy over all classes, with momentum SGD. Centers (C, D), everything float64.
 
-    margins: (m1, m2, m3) with scale s for cosine logits; None for the inner product with bias.
+    margins: (m1, m2, m3) with scale s for cosine logits, numbers or one per row; None for the inner product with bias.
     Centers may be (C, J, D), J of a class: the most similar counts, the first of equal ones.
     interclass_filter: cosine (of that center) above which a class that is not the label is left out; 0: none is.
     """
@@ -51,7 +60,7 @@ class DenseHead:
         m1, m2, m3 = self.margins
         logit, slope = self.scale * cosine, np.full(cosine.shape, self.scale)
         theta = np.arccos(cosine[rows, label])
-        angle = m1 * theta + m2
+        angle = np.maximum(m1 * theta + m2, 0.0)
         logit[rows, label] = self.scale * (psi(angle) - m3)
         slope[rows, label] = self.scale * m1 * np.abs(np.sin(angle)) / np.maximum(np.sin(theta), 1e-12)
         return np.where(left_out, -np.inf, logit), slope

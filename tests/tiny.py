@@ -32,8 +32,9 @@ def tiny_module(num_devices=1, batch_size=12, seed=0, lr=0.02, lr_steps=(), marg
                 accumulate=1, **options):
     """batch_size: of the process. loss_scale: of half precision; None for float32. collective: None for one process.
 
-    options: of Head.initial.
+    margin: Margin, or (m1, m2, m3) of one. options: of Head.initial.
     """
+    margin = margin if isinstance(margin, Margin) else Margin(*margin, scale=16.0)
     collective = collective or LocalCollective()
     contexts = [mx.cpu(device) for device in range(num_devices)]
     solver = SolverOptions(MultiStepSchedule(lr, lr_steps), clip_norm=clip_norm)
@@ -41,7 +42,7 @@ def tiny_module(num_devices=1, batch_size=12, seed=0, lr=0.02, lr_steps=(), marg
                         collective, accumulate)
     backbone.take_first()
     backbone.init_optimizer(solver, kvstore, loss_scale)
-    head = Head.initial(num_classes, EMBEDDING, contexts, Margin(*margin, scale=16.0), seed, collective,
+    head = Head.initial(num_classes, EMBEDDING, contexts, margin, seed, collective,
                         block_size=5, keep_logits=keep_logits, **options)
     return ParallModule(backbone, head, solver)
 
