@@ -168,7 +168,7 @@ def run(args):
     build(args, dict(os.environ))
     mend()
     check(dict(os.environ))
-    print('Horovod %s works with this MXNet: horovodrun -np 2 python train_parall.py ...' % VERSION)
+    print('Horovod %s works with this MXNet: horovodrun -np 2 sh -c "python train_parall.py ..."' % VERSION)
 
 
 def main(argv=None):

@@ -63,4 +63,5 @@ def refuse_parameter_server(environ):
     workers = environ.get('DMLC_NUM_WORKER', '1')
     if workers != '1':
         raise UserError('DMLC_NUM_WORKER=%s: several processes do not go through MXNet\'s parameter server here; unset '
-                        'DMLC_NUM_WORKER and start: horovodrun -np %s python train_parall.py ...' % (workers, workers))
+                        'DMLC_NUM_WORKER and start: horovodrun -np %s sh -c "python train_parall.py ..."'
+                        % (workers, workers))

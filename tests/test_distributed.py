@@ -1,7 +1,10 @@
 """Jobs of several real processes over Gloo, on this machine. tests/distributed_worker.py is what they run."""
 import os
 import re
+import shlex
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,8 +12,9 @@ import pytest
 from common import rec2shufrec
 from common.recordio import pack
 from common.verification import write_bin
+from tests.conftest import ROOT
 from tests.distributed_worker import LEG, VARIANTS, steps_of
-from tests.launcher import job, needs_horovod
+from tests.launcher import LAUNCHER_NAMES, job, needs_horovod
 from tests.make_sets import identity_set, jpeg
 from tests.tiny_runs import saved_arrays, tiny_run
 
@@ -222,3 +226,27 @@ def test_a_reader_that_fails_on_one_rank_ends_all_with_its_message(tmp_path):
         assert 0 not in running.wait(60)
         assert re.search(r'error: .* corrupt images in one epoch', running.text()), running.text()
         assert running.text().count('error: ') == 2 and no_traceback(running.text())
+
+
+# Launchers
+
+@pytest.mark.slow
+def test_horovodrun_starts_a_job(face_set, tmp_path):
+    """The command of the documentation, over the loopback."""
+    horovodrun = os.path.join(os.path.dirname(sys.executable), 'horovodrun')
+    program = [sys.executable, *command(tmp_path, face_set, '--max-steps', '2', '--frequent', '1')]
+    launch = [horovodrun, '--gloo', '-np', '2', 'sh', '-c', ' '.join(map(shlex.quote, program))]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_NAMES)}
+    done = subprocess.run(launch, cwd=str(ROOT), env=dict(environ, OMP_NUM_THREADS='1'), capture_output=True,
+                          text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '2 processes, 2 on this host' in done.stdout + done.stderr
+    assert sorted(os.listdir(str(tmp_path / 'models' / 'demo-arcface-casia' / 'model-0001.head'))) != []
+
+
+def test_the_benchmark_of_processes_sends_no_more_than_it_has_to():
+    benchmark = '-m benchmarks.distributed --classes 500 --batch 8 --rounds 1 --steps 2'.split()
+    done = subprocess.run([sys.executable, *benchmark], cwd=str(ROOT), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sent, least = map(int, done.stdout.splitlines()[-1].split('|')[6:8])
+    assert sent == least + 8 * 4                  # 16 bytes of statistics per image are gathered instead of 12

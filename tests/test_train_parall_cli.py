@@ -181,7 +181,7 @@ def test_parameter_server_is_refused(command, face_set, monkeypatch):
     monkeypatch.setenv('DMLC_NUM_WORKER', '2')
     result = command('--dataset-path', 'set', '--dataset', 'casia')
     assert result.code == 1 and 'DMLC_NUM_WORKER=2' in result.error
-    assert 'horovodrun -np 2 python train_parall.py' in result.error
+    assert 'horovodrun -np 2 sh -c "python train_parall.py' in result.error
 
 
 def test_interrupt_is_exit_code_130(command, monkeypatch, face_set):
