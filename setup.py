@@ -50,5 +50,6 @@ setup(
                                       'shardface-export = common.export:main', 'shardface-embed = common.embed:main',
                                       'shardface-verify = common.verification_command:main',
                                       'shardface-rank = common.ranking:main',
+                                      'shardface-templates = common.template_evaluation:main',
                                       'shardface-report = recognition.report:main']},
 )

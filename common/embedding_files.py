@@ -31,11 +31,17 @@ class EmbeddingFile:
 
     def read(self, start, stop):
         """Rows [start, stop) -> (m, D) float32. UserError for one that is not finite."""
-        rows = np.array(self.rows[start:stop], np.float32)
+        return self._finite(np.array(self.rows[start:stop], np.float32), np.arange(start, stop))
+
+    def take(self, positions):
+        """The same of rows at positions (m,)."""
+        return self._finite(np.array(self.rows[positions], np.float32), positions)
+
+    def _finite(self, rows, positions):
         finite = np.isfinite(rows).all(axis=1)
         if not finite.all():
             raise UserError('%s: row %d of %s is NaN or infinite: embed that image again, with another epoch'
-                            % (self._flag, start + int(np.argmin(finite)), self.path))
+                            % (self._flag, positions[np.argmin(finite)], self.path))
         return rows
 
     def units(self, start, stop):
@@ -53,6 +59,9 @@ class EmbeddingFile:
         names = read_lines(path or self._beside(NAMES))
         self._check_count(len(names), path or self._beside(NAMES))
         return names
+
+    def has_names(self):
+        return os.path.exists(self._beside(NAMES))
 
     def _beside(self, name):
         return os.path.join(os.path.dirname(os.path.abspath(self.path)), name)

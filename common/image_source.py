@@ -42,8 +42,43 @@ class SetSource:
         except ValueError as error:
             raise CorruptImage(str(error)) from None
 
+    def decode(self, position, size, out):
+        """Fill out uint8 (3, h, w). CorruptImage."""
+        decode_rgb(self.encoded(position), size, out=out)
 
-class FolderSource:
+
+class FileSource:
+    """Files of a folder by their names below it, in the order of the names, numbered from 0."""
+
+    def __init__(self, folder, names):
+        self._folder, self.names = folder, names
+
+    def __len__(self):
+        return len(self.names)
+
+    def path(self, position):
+        return os.path.join(self._folder, self.names[position])
+
+    def name(self, position):
+        return printable(self.path(position))
+
+    def encoded(self, position):
+        """CorruptImage if the file cannot be read."""
+        try:
+            with open(self.path(position), 'rb') as stream:
+                return stream.read()
+        except OSError as error:
+            raise CorruptImage(error.strerror) from None
+
+    def decode(self, position, size, out):
+        """Fill out uint8 (3, h, w). CorruptImage."""
+        decode_rgb(self.encoded(position), size, out=out)
+
+    def close(self):
+        """Nothing is open."""
+
+
+class FolderSource(FileSource):
     """Photos of a folder in natural order, numbered from 0: FOLDER/IDENTITY/PHOTO.jpg, or FOLDER/PHOTO.jpg.
 
     Identities have the numbers that rec_builder gives them; photos directly in the folder have the label UNKNOWN.
@@ -51,9 +86,9 @@ class FolderSource:
     """
 
     def __init__(self, folder):
-        self._folder, self.classes = folder, None
-        self.names = sorted(filter(is_photo, os.listdir(folder)), key=natural_key)
-        self.names = [name for name in self.names if not name.startswith('.')]
+        names = sorted(filter(is_photo, os.listdir(folder)), key=natural_key)
+        super().__init__(folder, [name for name in names if not name.startswith('.')])
+        self.classes = None
         self._labels = np.full(len(self.names), UNKNOWN, np.int64)
         if not self.names:
             found = list_identities(folder)
@@ -65,25 +100,8 @@ class FolderSource:
             raise UserError('%r: a tab or a line break in the name of a photo; rename it' % wrong[0])
         self.keys = np.arange(len(self.names))
 
-    def __len__(self):
-        return len(self.names)
-
     def labels(self, positions):
         return self._labels[positions]
-
-    def name(self, position):
-        return printable(os.path.join(self._folder, self.names[position]))
-
-    def encoded(self, position):
-        """CorruptImage if the file cannot be read."""
-        try:
-            with open(os.path.join(self._folder, self.names[position]), 'rb') as stream:
-                return stream.read()
-        except OSError as error:
-            raise CorruptImage(error.strerror) from None
-
-    def close(self):
-        """Nothing is open."""
 
 
 def open_source(path):
@@ -111,7 +129,7 @@ def decoded_batches(source, size, batch_size, pool):
 
 def _decode(source, position, size, out):
     try:
-        decode_rgb(source.encoded(position), size, out=out)
+        source.decode(position, size, out)
     except CorruptImage as error:
         return str(error)
     return None

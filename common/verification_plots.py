@@ -13,23 +13,26 @@ from common.pair_scores import roc
 
 TILE, GAP, TEXT = 112, 12, 20        # pixels: of a face, between pairs, of the line above a pair
 NUM_WORST, COLUMNS = 24, 4           # pairs of each kind; side by side
-BINS = 100
+BINS, CURVE = 100, 2000               # of the scores; most points of a ROC, so that millions of pairs can be drawn
 _WHITE, _RED, _GREY = (255, 255, 255), (60, 60, 255), (150, 150, 150)
 
 
-def import_matplotlib():
-    """pyplot that needs no screen. UserError if it is not installed."""
+def import_matplotlib(flag='--pictures'):
+    """pyplot that needs no screen. UserError if it is not installed, which the flag needs."""
     try:
         import matplotlib
         matplotlib.use('Agg')
         from matplotlib import pyplot
     except ImportError as error:
-        raise UserError('--pictures needs matplotlib (%s): pip install matplotlib' % error) from None
+        raise UserError('%s needs matplotlib (%s): pip install matplotlib' % (flag, error)) from None
     return pyplot
 
 
 def draw_roc(path, results):
-    """results: {name: VerificationResult}. The false accept rate is logarithmic, from one different pair upwards."""
+    """path: or a stream; results: {name: VerificationResult}, of which distances, same and auc are used.
+
+    The false accept rate is logarithmic, from one different pair upwards.
+    """
     pyplot = import_matplotlib()
     figure, axes = pyplot.subplots(figsize=(7, 5), constrained_layout=True)
     least = 0.1
@@ -39,7 +42,8 @@ def draw_roc(path, results):
             continue
         smallest = 1 / np.count_nonzero(~result.same)
         first = np.count_nonzero(far == 0) - 1            # before that, no different pair is accepted either
-        far, tar = far[first:], tar[first:]
+        shown = first + np.unique(np.searchsorted(far[first:], np.geomspace(smallest, 1, CURVE), side='right') - 1)
+        far, tar = far[shown], tar[shown]
         axes.step(np.maximum(far, smallest), tar, where='post', label='%s, area %.4f' % (name, result.auc))
         least = min(least, smallest)
     axes.set(xscale='log', xlim=(least, 1), xlabel='false accept rate (FAR)',
