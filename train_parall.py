@@ -56,9 +56,13 @@ def make_parser():
     group = parser.add_argument_group('seeing it')
     group.add_argument('--tensorboard', action='store_true', help=SETTINGS['tensorboard'].help)
     group.add_argument('--quiet', action='store_true', help='show warnings, errors and the last line only')
-    group = parser.add_argument_group('memory plan')
-    group.add_argument('--plan', action='store_true',
+    group = parser.add_argument_group('before a run')
+    shown = group.add_mutually_exclusive_group()
+    shown.add_argument('--plan', action='store_true',
                        help='print what the run needs on each device and end: exit code 0 if it fits, 1 if not; '
+                            'neither data nor devices need be there')
+    shown.add_argument('--describe', action='store_true',
+                       help='print layers, parameters, multiply-adds and activation memory of the network and end; '
                             'neither data nor devices need be there')
     group.add_argument('--no-plan-check', action='store_true', help='run even if the plan does not fit')
     return parser
@@ -199,6 +203,14 @@ def show_plan(cfg, request, place):
     return 0 if plan.fits else 1
 
 
+def show_network(cfg):
+    """Print the network in numbers; exit code 0."""
+    from recognition.describe import describe
+    from symbols import get_backbone
+    print('\n'.join(describe(cfg, get_backbone)))
+    return 0
+
+
 def make_folder(folder):
     try:
         os.makedirs(folder, exist_ok=True)
@@ -211,6 +223,8 @@ def run(args):
     place = find_place(os.environ)
     with logging_to_console(place.rank, place.world_size, args.quiet):
         cfg = build_config(args)
+        if args.describe:
+            return show_network(cfg)
         refuse_parameter_server(os.environ)
         request = parse_devices(cfg.devices, os.environ.get('CUDA_VISIBLE_DEVICES'))
         if args.plan:

@@ -4,6 +4,7 @@ from collections import namedtuple
 
 import numpy as np
 
+from common.errors import UsageError
 from common.mxnet_loader import mx
 
 FLOAT = 4                # bytes of a float32
@@ -19,10 +20,15 @@ BackboneMemory = namedtuple('BackboneMemory', 'parameters float32 masters auxili
 def measure_backbone(symbol, image_shape, copies=1.0):
     """symbol: images 'data' (B, 3, H, W) uint8 -> embedding, as it is trained; image_shape (3, H, W).
 
-    copies: how often maps are there, HALF_ON_CPU or 1.
+    copies: how often maps are there, HALF_ON_CPU or 1. UsageError if the network cannot take images of that size.
     """
     image_shape = tuple(image_shape)
-    shapes, _, aux_shapes = symbol.infer_shape(data=(1,) + image_shape)
+    try:
+        shapes, _, aux_shapes = symbol.infer_shape_partial(data=(1,) + image_shape)     # prints nothing if it fails
+    except mx.MXNetError as error:
+        layer = re.search(r'operator ([\w.-]+)', str(error))
+        raise UsageError('image_shape: the network cannot take images of %dx%d%s' % (
+            image_shape[1:] + (', its layer %s is too large' % layer.group(1) if layer else '',))) from None
     types, _, aux_types = symbol.infer_type(data='uint8')
     own = [(shape, dtype) for name, shape, dtype in zip(symbol.list_arguments(), shapes, types) if name != 'data']
     half = [size(shape, np.float32) for shape, dtype in own if np.dtype(dtype).itemsize < FLOAT]
