@@ -26,6 +26,7 @@ network.m1 = EasyDict(net_name='fmobilenet', emb_size=256, net_output='GDC', net
 network.m05 = EasyDict(net_name='fmobilenet', emb_size=256, net_output='GDC', net_multiplier=0.5)
 network.y1 = EasyDict(net_name='fmobilefacenet', emb_size=128, net_output='GDC')
 network.y2 = EasyDict(net_name='fmobilefacenet', emb_size=256, net_output='GDC', net_blocks=[2, 8, 16, 4])
+network.vargfacenet = EasyDict(net_name='vargfacenet', emb_size=512, net_output='J', net_multiplier=1.25)
 network.demo = EasyDict(net_name='fmobilefacenet', emb_size=128, net_output='GDC', net_act='relu',
                         net_blocks=[1, 1, 1, 1], net_multiplier=0.25)
 

@@ -48,16 +48,18 @@ SETTINGS = {
                            'out'),
     # network
     'net_name': Setting('fresnet', text(r'\w+', 'the name of a network family'),
-                        'family of networks in symbols/: fresnet, fmobilefacenet, fmobilenet or iresnet'),
+                        'family of networks in symbols/: fresnet, fmobilefacenet, fmobilenet, iresnet or '
+                        'vargfacenet'),
     'num_layers': Setting(50, whole(1), 'layers of fresnet and iresnet'),
     'emb_size': Setting(512, whole(1), 'numbers per embedding'),
     'net_output': Setting('E', text(r'\w+', 'an output type such as E'), 'last layers: E, FC, GDC, GAP, J or Z'),
     'net_act': Setting('prelu', text(r'\w+', 'an activation such as prelu'), 'activation'),
-    'net_se': Setting(0, whole(0, 1), '1: squeeze and excitation in the units of fresnet'),
+    'net_se': Setting(0, whole(0, 1), '1: squeeze and excitation in the units of fresnet and vargfacenet'),
     'net_unit': Setting(3, whole(1), 'kind of residual unit of fresnet'),
     'net_input': Setting(1, whole(0, 2), 'kind of first layers of fresnet and fmobilenet'),
     'net_blocks': Setting([1, 4, 6, 2], wholes(0, '1,4,6,2', count=4), 'units per stage of fmobilefacenet'),
-    'net_multiplier': Setting(1.0, real(above=0), 'factor on all widths of fmobilefacenet and fmobilenet'),
+    'net_multiplier': Setting(1.0, real(above=0), 'factor on the widths of fmobilefacenet, fmobilenet and '
+                                                   'vargfacenet'),
     'bn_mom': Setting(0.9, real(low=0, below=1),
                       'share of the old running statistics kept by batch norm per step'),
     # loss: target logit = loss_s * (cos(loss_m1 * theta + loss_m2) - loss_m3), see docs/losses.md

@@ -4,7 +4,7 @@ import importlib
 
 from common.errors import UsageError
 
-FAMILIES = ('fresnet', 'fmobilefacenet', 'fmobilenet', 'iresnet')      # modules of this package
+FAMILIES = ('fresnet', 'fmobilefacenet', 'fmobilenet', 'iresnet', 'vargfacenet')      # modules of this package
 _BUILDERS = {}
 
 

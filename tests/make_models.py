@@ -2,10 +2,16 @@
 import numpy as np
 
 from common.saved_model import SavedModel
-from symbols import get_backbone
+from symbols import get_backbone, list_backbones
+from symbols.embedding import OUTPUTS
 
 SMALL = {'fmobilefacenet': {'net_blocks': (1, 1, 1, 1), 'net_multiplier': 0.25}, 'fresnet': {'num_layers': 18},
-         'fmobilenet': {'net_multiplier': 0.25}, 'iresnet': {'num_layers': 18}}
+         'fmobilenet': {'net_multiplier': 0.25}, 'iresnet': {'num_layers': 18},
+         'vargfacenet': {'net_multiplier': 0.25}}
+
+# (family, output type), of all that go together: vargfacenet has a map of 1x1
+OUTPUTS_OF_FAMILIES = [(family, output) for family in list_backbones() for output in OUTPUTS
+                       if (family, output) != ('vargfacenet', 'GDC')]
 
 
 def random_model(family, embedding_size=32, **settings):

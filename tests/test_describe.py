@@ -8,10 +8,11 @@ import config
 import train_parall
 from common.mxnet_loader import mx
 from recognition.backbone_memory import measure_backbone
-from recognition.describe import Layer, describe, layers_of, network_of, stages
+from recognition.describe import MB, Layer, describe, layers_of, network_of, stages
 from recognition.settings import complete
 from symbols import get_backbone
 from symbols.blocks import Layers
+from tests.conftest import ROOT
 
 
 def small_network(embedding_size=5, prelu='plain', **others):
@@ -66,6 +67,16 @@ def test_totals_are_those_of_the_symbol(network):
     assert totals.parameters == sum(np.prod(shape) for name, shape in shapes.items() if name != 'data')
     assert sum(map(len, stages(layers).values())) == len(layers) and layers[-1].shape == (cfg.emb_size,)
     assert totals.multiply_adds > totals.parameters and totals.activations > 1 << 20
+
+
+@pytest.mark.parametrize('network', list(config.network))
+def test_the_table_of_the_docs(network):
+    """docs/networks.md says what is computed, to the last digit."""
+    cfg = complete(config.generate_config(network, 'demo', 'arcface'))
+    _, totals = network_of(cfg, get_backbone)
+    cells = (network, cfg.emb_size, totals.parameters / 1e6, totals.multiply_adds / 1e9, totals.activations / MB)
+    lines = (ROOT / 'docs' / 'networks.md').read_text(encoding='utf-8').splitlines()
+    assert '| %s | %d | %.2f | %.3f | %.1f |' % cells in lines
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from common.errors import UsageError
 from common.mxnet_loader import mx
 from symbols import get_backbone, list_backbones, register_backbone
 from symbols.blocks import fast_prelu
-from symbols.embedding import OUTPUTS
+from tests.make_models import OUTPUTS_OF_FAMILIES
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'published_parameters.json'
 PUBLISHED = {'y1': ('fmobilefacenet', {'embedding_size': 128}), 'r34': ('fresnet', {'num_layers': 34}),
@@ -23,12 +23,14 @@ VARIANTS = [('fresnet', dict(R18, net_se=1)),
             ('fresnet', dict(R18, net_output='GAP', embedding_size=64, net_input=2, prelu='fast')),
             ('fresnet', dict(R18, net_output='Z', prelu='fast', net_se=1)),
             ('fmobilenet', {'net_multiplier': 0.25}), ('iresnet', dict(R18, prelu='fast')),
+            ('vargfacenet', {'net_multiplier': 0.25, 'net_se': 1, 'prelu': 'fast'}),
             ('fmobilefacenet', SMALL),
             ('fmobilefacenet', dict(SMALL, prelu='fast')),
             ('fmobilefacenet', dict(SMALL, net_blocks=(2, 1, 1, 1), net_act='relu', net_output='E', dropout=0.0))]
-HALF_VARIANTS = ([(family, {'net_output': net_output}) for family in list_backbones() for net_output in OUTPUTS]
+HALF_VARIANTS = ([(family, {'net_output': output}) for family, output in OUTPUTS_OF_FAMILIES]
                  + [('fresnet', dict(R18, net_se=1)), ('fresnet', dict(R18, net_input=2, net_output='GAP')),
                     ('fresnet', dict(R18, net_input=0, net_act='relu')), ('fmobilefacenet', SMALL),
+                    ('vargfacenet', {'net_se': 1}),
                     ('fmobilefacenet', dict(net_blocks=(2, 8, 16, 4), net_act='relu'))])
 
 
@@ -195,12 +197,12 @@ def test_networks_with_fast_prelu_are_the_same_networks(family, settings, shape)
 @pytest.mark.parametrize('family, settings', HALF_VARIANTS)
 def test_half_precision_rule(family, settings, prelu, half_products):
     symbol = get_backbone(family)(dtype='float16', half_products=half_products, prelu=prelu, **settings)
-    normalisation = {name for node in named_layers(symbol) for name in (node + '_gamma', node + '_beta')}
+    normalisation = {name for node, (operator, _) in named_layers(symbol).items() if operator == 'BatchNorm'
+                     for name in (node + '_gamma', node + '_beta')}
     for data in ('uint8', 'float32'):
         types, outputs, auxiliary = symbol.infer_type(data=data)
         for name, dtype in list(zip(symbol.list_arguments(), types))[1:]:
-            is_normalisation = name in normalisation and 'relu' not in name
-            assert dtype == (np.float32 if is_normalisation else np.float16), name
+            assert dtype == (np.float32 if name in normalisation else np.float16), name
         assert outputs == [np.float32] and set(auxiliary) == {np.float32}
     assert normalisation & set(symbol.list_arguments())
     assert symbol.list_outputs() == ['fc1_output'] and None not in symbol.infer_shape(data=(2, 3, 112, 112))[0]
@@ -278,6 +280,8 @@ def test_two_devices_bind():
     ('fresnet', {'net_output': 'Q'}, 'net_output=Q'), ('fresnet', {'dropout': 1.5}, 'dropout=1.5'),
     ('fresnet', {'dtype': 'float64'}, 'dtype=float64'), ('fresnet', {'prelu': 'faster'}, 'prelu=faster'),
     ('fmobilenet', {'net_multiplier': 0.75}, '512 filters .* 768 channels'),
+    ('vargfacenet', {'net_output': 'GDC'}, 'net_output=GDC'),
+    ('vargfacenet', {'net_multiplier': 0.7}, 'multiple of 0.25'),
     ('fmobilefacenet', {'net_blocks': (1, 2)}, 'net_blocks'), ('fmobilefacenet', {'net_blocks': (0, 2, 1, 1)}, '0, 2')])
 def test_senseless_settings_are_named(family, settings, named):
     with pytest.raises(UsageError, match=named):
@@ -285,7 +289,7 @@ def test_senseless_settings_are_named(family, settings, named):
 
 
 def test_registry():
-    assert list_backbones() == ['fmobilefacenet', 'fmobilenet', 'fresnet', 'iresnet']
+    assert list_backbones() == ['fmobilefacenet', 'fmobilenet', 'fresnet', 'iresnet', 'vargfacenet']
     with pytest.raises(UsageError, match='did you mean fresnet'):
         get_backbone('fresnet2')
     with pytest.raises(ValueError, match='two networks'):
@@ -355,3 +359,47 @@ def test_fmobilenet_has_the_published_gdc(net_multiplier, filters, shared):
     arguments, _, auxiliary = shapes(get_backbone('fmobilenet')(embedding_size=256, net_multiplier=net_multiplier))
     assert arguments['conv_6dw7_7_conv2d_weight'] == (filters, shared, 7, 7)
     assert arguments['pre_fc1_weight'] == (256, filters) and auxiliary['conv_6dw7_7_batchnorm_moving_var'] == (filters,)
+
+
+def separable_shapes(name, channels, filters, factor=2):
+    """Weights of a 3x3 convolution in groups of 8 channels, then 1x1."""
+    return {name + '_conv2d_depthwise_weight': (factor * channels, 8, 3, 3),
+            name + '_conv2d_pointwise_weight': (filters, factor * channels, 1, 1)}
+
+
+def vargface_weights(net_se):
+    """Name -> shape of the weights of the published network, net_multiplier 1.25; from its structure."""
+    def gate(name, size):
+        return {name + '_se_conv1_weight': (size // 4, size, 1, 1), name + '_se_conv2_weight': (size, size // 4, 1, 1)}
+    head = 'vargface_head_head_pooling_'
+    found = dict({'vargface_head_conv1_weight': (40, 3, 3, 3), 'embed_convx_weight': (1024, 320, 1, 1),
+                  'embed_convx_depthwise_weight': (1024, 8, 7, 7), 'embed_convx_pointwise_weight': (512, 1024, 1, 1),
+                  'pre_fc1_weight': (512, 512)}, **(gate(head[:-1], 40) if net_se else {}))
+    for part in ('shortcut', 'sep1_data', 'sep2_data'):
+        found.update(separable_shapes(head + part, 40, 40, factor=1))
+    for stage, units, before, size in ((2, 3, 40, 80), (3, 7, 80, 160), (4, 4, 160, 320)):
+        name = 'vargface_stage_%d_unit_' % stage
+        for part in ('shortcut', 'sep1_data_branch', 'sep2_data_branch'):
+            found.update(separable_shapes('%s1_%s' % (name, part), before, size))
+        found.update(separable_shapes(name + '1_sep2_data', size, size))
+        for unit in range(2, units + 1):
+            for part in ('sep1_data', 'sep2_data'):
+                found.update(separable_shapes('%s%d_%s' % (name, unit, part), size, size))
+            found.update(gate('%s%d' % (name, unit), size) if net_se else {})
+    return found
+
+
+@pytest.mark.parametrize('net_se', [0, 1])
+def test_vargfacenet_has_the_published_weights(net_se):
+    arguments, outputs, auxiliary = shapes(get_backbone('vargfacenet')(net_se=net_se))
+    weights = {name: shape for name, shape in arguments.items() if name.endswith('_weight')}
+    assert weights == vargface_weights(net_se) and outputs == [(2, 512)]
+    biases = {name for name in arguments if name.endswith('_bias')}
+    assert biases == {'pre_fc1_bias'} | {name[:-6] + 'bias' for name in weights if '_se_conv' in name}
+    normed = {name[:-12] for name in auxiliary if name.endswith('_moving_mean')}
+    assert normed == {'fc1'} | {name[:-7] + '_bn' for name in set(weights) - {'pre_fc1_weight'} if '_se_' not in name}
+    active = {name[:-10] for name in arguments if name.endswith('_act_gamma')}
+    assert {'embed_convx', 'embed_convx_pointwise', 'vargface_stage_2_unit_1_sep1_data',
+            'vargface_stage_2_unit_2_sep1_data_conv2d_pointwise'} <= active
+    linear = tuple(part + '_conv2d_pointwise' for part in ('shortcut', 'branch', 'sep2_data'))
+    assert not [name for name in active if name.endswith(linear + ('embed_convx_depthwise',))]
