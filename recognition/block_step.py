@@ -124,6 +124,12 @@ class BlockStep:
         columns = mx.nd.argmax(logits, axis=1) if self.limit else None     # the first may be one that is left out
         return block_log_sum(logits, self.scratch.similar, columns), self._best_other() if measure else None
 
+    def logit_sum(self):
+        """(N,) sum of the logits over the block; right after forward()."""
+        logits = self.scratch.logits
+        ones = mx.nd.ones((1, logits.shape[1]), ctx=logits.context)
+        return mx.nd.FullyConnected(logits, ones, num_hidden=1, no_bias=True).reshape((-1,))
+
     def _best_other(self):
         """(N,) largest logit of classes that are not the row's own."""
         logits = self.scratch.logits
@@ -193,17 +199,22 @@ class BlockStep:
                 mx.nd.where(scratch.winner == number, limits, scratch.similar, out=scratch.similar)
         return scratch.similar
 
-    def backward(self, row_factor, label_plain, d_labels, solver):
+    def backward(self, row_factor, label_plain, d_labels, solver, smoothed=None):
         """Update the block, return d loss / d unit (N, D), overwritten by the next block.
 
         row_factor (N,): what turns the softmax over the block into d loss / d similarity; label_plain, d_labels
-        (n,): logit of the label entries without margin, and what stands in their place in that softmax.
+        (n,): logit of the label entries without margin, and what stands in their place in that softmax. smoothed: (N,)
+        factor of that softmax and (N,) what is subtracted then, with label smoothing.
         """
         block, scratch = self.block, self.scratch
         if not self.keep_logits:
             self.unit.copyto(scratch.rows)
             self._compute_logits()
         part = mx.nd.softmax(scratch.logits, out=scratch.similar)          # d loss / d similarity = row_factor * part
+        if smoothed is not None:
+            factor, level = smoothed
+            mx.nd.broadcast_mul(part, factor.reshape((-1, 1)), out=part)
+            mx.nd.broadcast_sub(part, level.reshape((-1, 1)), out=part)
         if self.places is not None:
             set_entries(part, self.places, d_labels)
         across, down = row_factor.reshape((1, -1)), row_factor.reshape((-1, 1))

@@ -126,7 +126,8 @@ def build_head(cfg, embedding_size, contexts, collective):
                         block_size=cfg.head_block_size, with_bias=margin is None and not cfg.fc7_no_bias,
                         sample_ratio=cfg.sample_ratio, keep_logits=cfg.head_memory != 'lean',
                         sub_centers=cfg.sub_centers, interclass_filter=cfg.interclass_filter,
-                        product=make_product(cfg, contexts), fp16_exchange=cfg.fp16_exchange)
+                        product=make_product(cfg, contexts), fp16_exchange=cfg.fp16_exchange,
+                        label_smoothing=cfg.label_smoothing)
 
 
 def find_old_head(cfg):

@@ -57,26 +57,31 @@ class LabelEntries:
 class HeadShard:
     """The blocks of one shard. forward() and backward() make one step; no collectives inside."""
 
-    def __init__(self, blocks, context, margin, sampler, keep_logits=True, interclass_filter=0.0, product=Product):
+    def __init__(self, blocks, context, margin, sampler, keep_logits=True, interclass_filter=0.0, product=Product,
+                 smoothing=None):
         """margin: Margin, or None for the plain inner product. sampler: which classes take part in a step.
 
         keep_logits: hold (N, C_s) logits between the two halves of a step (three products), else compute each
         block's again (four, lean). interclass_filter: cosine above which a negative is left out; 0: none is.
-        product: Product, or one that makes HalfProducts.
+        product: Product, or one that makes HalfProducts. smoothing: Smoothing, or None; not with a sampler that leaves
+        out classes, nor with a filter.
         """
         self.blocks, self.context, self.margin, self.sampler = blocks, context, margin, sampler
         self.keep_logits, self._product, self._scratch = keep_logits, product, None
+        self.smoothing = smoothing
         self._limit = interclass_filter * (1.0 if margin is None else margin.scale)
 
     @classmethod
     def initial(cls, start, stop, embedding_size, context, margin, seed, block_size=None, with_bias=False,
-                sample_ratio=1.0, keep_logits=True, sub_centers=1, interclass_filter=0.0, product=Product):
+                sample_ratio=1.0, keep_logits=True, sub_centers=1, interclass_filter=0.0, product=Product,
+                smoothing=None):
         """Fresh centers for the classes [start, stop), sub_centers of them for each."""
         size = block_size or default_block_size(embedding_size * sub_centers)
         blocks = [ClassBlock.initial(*edges, embedding_size=embedding_size, context=context, seed=seed,
                                      with_bias=with_bias, sub_centers=sub_centers)
                   for edges in block_ranges(start, stop, size)]
-        return cls(blocks, context, margin, Sampler(sample_ratio, seed), keep_logits, interclass_filter, product)
+        return cls(blocks, context, margin, Sampler(sample_ratio, seed), keep_logits, interclass_filter, product,
+                   smoothing)
 
     @property
     def num_classes(self):
@@ -108,11 +113,15 @@ class HeadShard:
         nothing = mx.nd.full((len(unit),), NOTHING, ctx=self.context)
         self._steps = self._block_steps(unit)
         target_logit, target_plain = self._label_statistics(unit, row_margins)
-        log_sums, bests = [], []
+        log_sums, bests, smoothing = [], [], self.smoothing
+        if smoothing is not None:
+            target_logit = smoothing.own * target_logit
         for step, (first, last) in zip(self._steps, self._entries.spans):
             log_sum, best = step.forward(self._label_logit[first:last] if first < last else None, measure)
             log_sums.append(log_sum)
             bests.append(best)
+            if smoothing is not None:
+                target_logit = target_logit + smoothing.every * step.logit_sum()
         self._log_sums = mx.nd.stack(*log_sums, axis=0) if log_sums else nothing.reshape((1, -1))       # (blocks, N)
         best = mx.nd.max(mx.nd.stack(*bests, axis=0), axis=0) if measure and bests else nothing
         return Statistics.of(log_sum_exp(self._log_sums), target_logit, target_plain, best)
@@ -183,20 +192,26 @@ class HeadShard:
         The loss is the mean over the rows of the step, N times its parts. All blocks are updated on the way; solver:
         arguments of ClassBlock.update behind the gradients. None for an empty shard.
         """
-        entries, num_rows = self._entries, len(log_sum) * parts
+        entries, num_rows, smoothing = self._entries, len(log_sum) * parts, self.smoothing
         scale = 1.0 if self.margin is None else self.margin.scale
         share = mx.nd.exp(mx.nd.broadcast_sub(self._log_sums, log_sum.reshape((1, -1))))
-        row_factors = mx.nd.maximum(share, SHARE_FLOOR) * (scale / num_rows)                   # (blocks, N)
+        floor, wanted, smoothed = SHARE_FLOOR, 1.0, [None] * len(share)
+        if smoothing is not None:
+            floor, wanted = max(SHARE_FLOOR, smoothing.every), smoothing.own + smoothing.every
+        counted = mx.nd.maximum(share, floor)                                                  # (blocks, N)
+        if smoothing is not None:                      # with that floor no number below is larger than 1
+            smoothed = list(zip(share / counted, smoothing.every / counted))
+        row_factors = counted * (scale / num_rows)
         if entries.count:
             probability = mx.nd.exp(self._label_logit - mx.nd.take(log_sum, entries.rows))
-            d_labels = (probability - 1.0) * self._label_slope / num_rows
+            d_labels = (probability - wanted) * self._label_slope / num_rows
             d_labels = d_labels / mx.nd.take(row_factors.reshape((-1,)), entries.row_places)
         d_unit = None
         for number, (step, (first, last)) in enumerate(zip(self._steps, entries.spans)):
             label_parts = (None, None)
             if first < last:
                 label_parts = self._label_plain[first:last], d_labels[first:last]
-            part = step.backward(row_factors[number], *label_parts, solver)
+            part = step.backward(row_factors[number], *label_parts, solver, smoothed[number])
             d_unit = part.copy() if d_unit is None else mx.nd.elemwise_add(d_unit, part, out=d_unit)
         self._steps = self._picked = self._scales = None
         return d_unit

@@ -5,7 +5,7 @@ from common.mxnet_loader import mx
 from recognition.class_block import inverse_root
 from recognition.head import HeadShard
 from recognition.sharding import shard_range
-from recognition.softmax import Statistics
+from recognition.softmax import Smoothing, Statistics
 
 
 class Head:
@@ -20,12 +20,16 @@ class Head:
         self._fp16_exchange, self.margin = fp16_exchange, shards[0].margin
 
     @classmethod
-    def initial(cls, num_classes, embedding_size, contexts, margin, seed, collective, fp16_exchange=False, **options):
-        """Fresh centers that depend on seed and class only, one shard per context. options: of HeadShard.initial."""
+    def initial(cls, num_classes, embedding_size, contexts, margin, seed, collective, fp16_exchange=False,
+                label_smoothing=0.0, **options):
+        """Fresh centers that depend on seed and class only, one shard per context.
+
+        label_smoothing: share of the target that is spread over all classes. options: of HeadShard.initial.
+        """
         first, total = collective.rank * len(contexts), collective.world_size * len(contexts)
         shards = [HeadShard.initial(*shard_range(num_classes, first + device, total),
                                     embedding_size=embedding_size, context=context, margin=margin,
-                                    seed=seed, **options)
+                                    seed=seed, smoothing=Smoothing.of(label_smoothing, num_classes), **options)
                   for device, context in enumerate(contexts)]
         return cls(shards, num_classes, collective, fp16_exchange)
 

@@ -75,6 +75,8 @@ SETTINGS = {
     'loss_ada_h': Setting(0.333, real(above=0), 'adaface: how fast the margin changes with the length, per deviation'),
     'loss_ada_mom': Setting(0.99, real(low=0, below=1),
                             'adaface: share of the old mean and deviation of lengths kept per batch'),
+    'label_smoothing': Setting(0.0, real(low=0, below=1),
+                               'share of the target that is spread over all classes; 0: none. Not with partial FC'),
     'fc7_lr_mult': Setting(1.0, real(low=0), 'factor on lr for the class centers'),
     'fc7_wd_mult': Setting(1.0, real(low=0), 'factor on wd for the class centers'),
     'fc7_no_bias': Setting(False, switch(), 'no bias in the classification layer of loss softmax'),
@@ -218,6 +220,8 @@ def complete(given):
     flat['fp16'] = bool(flat['fp16_scale'])
     if flat['loss_name'] == 'adaface':
         refuse_margins(flat)
+    if flat['label_smoothing']:
+        refuse_absent_classes(flat)
     if flat['class_map'] and not flat['pretrained_head']:
         raise UsageError('class_map = %s needs pretrained_head, whose classes it maps' % flat['class_map'])
     if flat['new_centers'] == 'mean' and not flat['pretrained']:
@@ -233,6 +237,14 @@ def refuse_margins(flat):
         if flat[name] != SETTINGS[name].default:
             raise UsageError('%s = %s has no effect with loss_name = adaface, whose margin is loss_ada_m; leave it out'
                              % (name, flat[name]))
+
+
+def refuse_absent_classes(flat):
+    """UsageError if steps leave out classes, over which label smoothing would spread its target."""
+    for name in 'sample_ratio', 'interclass_filter':
+        if flat[name] != SETTINGS[name].default:
+            raise UsageError('label_smoothing needs the logits of all classes, which %s = %s leaves out: set one of '
+                             'them to %s' % (name, flat[name], SETTINGS[name].default))
 
 
 def report_unknown(unknown):

@@ -1,4 +1,6 @@
 """Softmax statistics of class blocks and shards, and how they merge. N rows, S parts."""
+from collections import namedtuple
+
 from common.mxnet_loader import mx
 
 NOTHING = -1e30  # log-sum-exp and best logit of a part without classes; finite, so that no NaN can come of it
@@ -28,11 +30,24 @@ def row_maximum(logits):
     return mx.nd.pick(logits, mx.nd.argmax(logits, axis=1), axis=1)
 
 
+class Smoothing(namedtuple('Smoothing', 'own every')):
+    """Label smoothing [arXiv:1512.00567, section 7]: what each row shall be, own of its label and every of each class.
+
+    With a share e over C classes own = 1 - e, every = e / C; loss = log-sum-exp - own z_label - every sum_k z_k.
+    """
+
+    @classmethod
+    def of(cls, share, num_classes):
+        """None for a share of 0."""
+        return cls(1.0 - share, share / num_classes) if share else None
+
+
 class Statistics:
     """What a shard tells the others of each row: the four rows of `array` (4, N) float32.
 
     log_sum       log-sum-exp of the logits of its classes
-    target_logit  logit of the label, with margin; 0 where the label is another shard's
+    target_logit  logit of the label, with margin; 0 where the label is another shard's. With label smoothing own times
+                  that, plus every times the sum of the logits of its classes: what is taken from log_sum in the loss
     target_plain  the same without margin
     best_other    largest logit among its classes other than the label (0 unless measured)
 

@@ -28,7 +28,10 @@ class DenseHead:
     margins: (m1, m2, m3) with scale s for cosine logits, numbers or one per row; None for the inner product with bias.
     Centers may be (C, J, D), J of a class: the most similar counts, the first of equal ones.
     interclass_filter: cosine (of that center) above which a class that is not the label is left out; 0: none is.
+    label_smoothing: share of the target that is spread over all classes.
     """
+
+    label_smoothing = 0.0
 
     def __init__(self, centers, margins, scale, bias=None, interclass_filter=0.0):
         self.interclass_filter = interclass_filter
@@ -72,9 +75,13 @@ class DenseHead:
         logit, slope = self.logits(embedding, label)
         logit = logit - logit.max(axis=1, keepdims=True)
         log_sum = np.log(np.exp(logit).sum(axis=1))
-        loss = (log_sum - logit[rows, label]).mean()
+        spread = self.label_smoothing
+        loss = (log_sum - (1.0 - spread) * logit[rows, label]).mean()
+        if spread:
+            loss -= spread * logit.mean()
         d_logit = np.exp(logit - log_sum[:, None])
-        d_logit[rows, label] -= 1.0
+        d_logit[rows, label] -= 1.0 - spread
+        d_logit -= spread / logit.shape[1]
         d_similarity = d_logit / len(label) * slope
         several = self.centers.reshape(len(self.centers), -1, self.centers.shape[-1])              # (C, J, D)
         won = self.nearest(embedding)[0][:, :, None] == np.arange(several.shape[1])

@@ -42,7 +42,8 @@ def batch_near_centers(rng, head, labels):
     Lengths differ by a factor of 3: of a short row without loss, float32 rounding would be the largest gradient.
     """
     embedding = rng.randn(len(labels), D)
-    embedding[::2] = (unit(whole(head, 'centers'))[labels] + 0.4 / D**0.5 * embedding)[::2]        # theta is about 0.4
+    nearest = unit(whole(head, 'centers'))[labels].reshape((len(labels), -1, D))[:, 0]
+    embedding[::2] = (nearest + 0.4 / D**0.5 * embedding)[::2]                                    # theta is about 0.4
     embedding *= rng.uniform(15, 45, (len(labels), 1)) / np.linalg.norm(embedding, axis=1, keepdims=True)
     embedding[3:4] = 0
     return embedding.astype(np.float32)
@@ -98,6 +99,14 @@ def test_a_sampled_step_equals_the_dense_twin(make, ratio, keep_logits):
     rng, head = np.random.RandomState(8), build(make(), 60, 3, keep_logits, sample_ratio=ratio)
     for num_update in range(1, 3):
         labels = rng.randint(0, 60, 10)
+        check_step(head, batch_near_centers(rng, head, labels), labels, num_update)
+
+
+@each_margin
+def test_with_several_centers(make):
+    rng, head = np.random.RandomState(7), build(make(), 53, 3, sub_centers=3)
+    for num_update in range(1, 3):
+        labels = rng.randint(0, 53, 24)
         check_step(head, batch_near_centers(rng, head, labels), labels, num_update)
 
 
