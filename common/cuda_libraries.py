@@ -1,4 +1,7 @@
-"""The CUDA libraries that pip installed beside mxnet-cu112: loaded before MXNet, no CUDA on the system is needed."""
+"""The CUDA libraries that pip installed beside mxnet-cu112: loaded before MXNet, no CUDA on the system is needed.
+
+And which GPUs that MXNet has code for: it holds sm_50, 60, 70, 80 and 86, and no PTX that others could compile.
+"""
 import ctypes
 import glob
 import importlib.metadata
@@ -6,15 +9,24 @@ import importlib.util
 import os
 
 WHEEL = 'mxnet-cu112'
+LOWEST, HIGHEST = (5, 0), (8, 9)     # compute capabilities it runs on: code for X.Y runs on X.Z from Y on
+DRIVER = 'libcuda.so.1'
+_MAJOR, _MINOR = 75, 76              # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
 def load_cuda_libraries():
     """Load them if MXNet is the GPU build. What cannot be loaded is left to MXNet, which then says what it lacks."""
+    if has_wheel():
+        load_in_any_order(library_paths())
+
+
+def has_wheel():
+    """Whether MXNet is the GPU build of the package index, and not one of a container."""
     try:
         importlib.metadata.version(WHEEL)
     except importlib.metadata.PackageNotFoundError:
-        return
-    load_in_any_order(library_paths())
+        return False
+    return True
 
 
 def library_paths():
@@ -40,3 +52,22 @@ def is_loaded(path):
     except OSError:
         return False
     return True
+
+
+def gpu_capabilities():
+    """[(major, minor), ...]: compute capabilities of the GPUs, numbered as MXNet does; [] without a driver."""
+    try:
+        driver = ctypes.CDLL(DRIVER)
+    except OSError:
+        return []
+    if driver.cuInit(0):
+        return []
+    count = _ask(driver.cuDeviceGetCount)
+    gpus = [_ask(driver.cuDeviceGet, number) for number in range(count)]
+    return [tuple(_ask(driver.cuDeviceGetAttribute, name, gpu) for name in (_MAJOR, _MINOR)) for gpu in gpus]
+
+
+def _ask(function, *arguments):
+    """The whole number that a function of the driver gives through its first argument; 0 if it fails."""
+    answer = ctypes.c_int()
+    return 0 if function(ctypes.byref(answer), *arguments) else answer.value

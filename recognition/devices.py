@@ -5,6 +5,7 @@ What can be said without MXNet is said first: the number of threads per CPU devi
 import re
 from collections import namedtuple
 
+from common.cuda_libraries import HIGHEST, LOWEST, WHEEL, gpu_capabilities, has_wheel
 from common.errors import UsageError, UserError
 
 CPU, GPU = 'cpu', 'gpu'
@@ -117,9 +118,21 @@ def count_gpus():
 def contexts(request, local_rank=0, local_size=1):
     """Request -> list of MXNet contexts, one per device of this process, which is one of local_size on this host.
 
-    UserError if one is not there. Imports MXNet.
+    UserError if one is not there, or is a GPU that the installed MXNet has no code for. Imports MXNet.
     """
     from common.mxnet_loader import mx
     num_gpus = 0 if request.kind == CPU else count_gpus()
     devices = own_devices(resolve(request, num_gpus), request, local_rank, local_size)
+    if has_wheel():
+        refuse_gpus_without_code([number for kind, number in devices if kind == GPU])
     return [mx.Context(*device) for device in devices]
+
+
+def refuse_gpus_without_code(numbers):
+    """UserError if mxnet-cu112 has no code for one of these GPUs: there it would fail at its first operation."""
+    capabilities = gpu_capabilities() if numbers else []
+    for number in numbers:
+        if number < len(capabilities) and not LOWEST <= capabilities[number] <= HIGHEST:
+            raise UserError('GPU %d has compute capability %d.%d, and %s holds code for %d.%d to %d.%d: use an MXNet '
+                            'that was built for it, such as that of the container nvcr.io/nvidia/mxnet, or other '
+                            '--devices' % (number, *capabilities[number], WHEEL, *LOWEST, *HIGHEST))
