@@ -43,7 +43,8 @@ setup(
         'export': EXPORT,                                # ONNX
         'test': ['pytest>=7', 'hypothesis', 'ruff'] + EXPORT + PLOTS,
     },
-    entry_points={'console_scripts': ['shardface-train = train_parall:main', 'rec2shufrec = common.rec2shufrec:main',
+    entry_points={'console_scripts': ['shardface-train = train_parall:main',
+                                      'shardface-doctor = train_parall:doctor', 'rec2shufrec = common.rec2shufrec:main',
                                       'rec_builder = common.rec_builder:main', 'bin_builder = common.bin_builder:main',
                                       'rec_inspect = common.rec_inspect:main', 'rec2image = common.rec2image:main',
                                       'drop_noisy = common.drop_noisy:main',

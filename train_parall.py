@@ -13,7 +13,7 @@ import time
 import config
 from common.command import run_tool
 from common.errors import UsageError, UserError
-from common.files import replacing
+from common.files import nearest_folder, replacing
 from common.label_table import write_label_table
 from common.logs import log_to_file, logging_to_console
 from common.progress import StepBar
@@ -64,6 +64,9 @@ def make_parser():
     shown.add_argument('--describe', action='store_true',
                        help='print layers, parameters, multiply-adds and activation memory of the network and end; '
                             'neither data nor devices need be there')
+    shown.add_argument('--doctor', action='store_true',
+                       help='see whether this machine can train, with --devices into --models-root, and end: a verdict '
+                            'per line, exit code 1 if something fails; no data is needed')
     group.add_argument('--no-plan-check', action='store_true', help='run even if the plan does not fit')
     return parser
 
@@ -130,9 +133,7 @@ def compose_presets(names):
 
 def check_models_root(models_root):
     """UserError if results cannot be written there. Nothing is created."""
-    folder = os.path.abspath(models_root)
-    while not os.path.exists(folder) and folder != os.path.dirname(folder):
-        folder = os.path.dirname(folder)
+    folder = nearest_folder(models_root)
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         raise UserError('models root %s: cannot write to %s; choose another --models-root'
                         % (os.path.abspath(models_root), folder))
@@ -211,6 +212,20 @@ def show_network(cfg):
     return 0
 
 
+def show_findings(cfg, request):
+    """Print what the doctor finds, line by line; exit code 0, or 1 if something fails."""
+    from recognition.doctor import examine, exit_code, line_of
+
+    def get_backbone(family):              # imported when it is asked for: MXNet may not work
+        import symbols
+        return symbols.get_backbone(family)
+    findings = []
+    for finding in examine(request, cfg.models_root, os.environ['OMP_NUM_THREADS'], get_backbone):
+        print(line_of(finding), flush=True)
+        findings.append(finding)
+    return exit_code(findings)
+
+
 def make_folder(folder):
     try:
         os.makedirs(folder, exist_ok=True)
@@ -221,7 +236,7 @@ def make_folder(folder):
 def run(args):
     """Check all that can be checked without MXNet, then train or show the plan; returns the exit code."""
     place = find_place(os.environ)
-    with logging_to_console(place.rank, place.world_size, args.quiet):
+    with logging_to_console(place.rank, place.world_size, args.quiet or args.doctor):
         cfg = build_config(args)
         if args.describe:
             return show_network(cfg)
@@ -231,6 +246,8 @@ def run(args):
             find_sizes(cfg)
             return show_plan(cfg, request, place)
         set_threads(request, os.environ, place.local_size)
+        if args.doctor:
+            return show_findings(cfg, request)
         collective = connect(place, args.distributed)
         with collective.explaining():
             all_or_none(collective, lambda: find_files(cfg, collective.rank), 'files')
@@ -252,6 +269,11 @@ def main(argv=None):
     130 and 143: stopped by SIGINT and SIGTERM; if it was training already, with a training state to resume from.
     """
     return run_in_job(lambda: run_tool(make_parser(), run, argv), os.environ)
+
+
+def doctor(argv=None):
+    """The command line of shardface-doctor: that of training with --doctor."""
+    return main(['--doctor'] + (sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == '__main__':

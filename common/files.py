@@ -35,6 +35,14 @@ def replacing(path):
         discard(temporary)
 
 
+def nearest_folder(path):
+    """Absolute path of the folder that is there and in which `path`, or folders that lead to it, would be made."""
+    folder = os.path.abspath(path)
+    while not os.path.exists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
 def sync_all(paths):
     """Have many files reach the disk."""
     if len(paths) > MANY and hasattr(os, 'sync'):

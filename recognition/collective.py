@@ -142,6 +142,13 @@ def import_horovod():
     return horovod.mxnet
 
 
+def horovod_capabilities():
+    """What the installed Horovod was built with, in words. UserError as import_horovod."""
+    hvd = import_horovod()
+    ways = ('Gloo', hvd.gloo_built()), ('MPI', hvd.mpi_built()), ('NCCL', hvd.nccl_built())
+    return 'built with %s' % ', '.join(name for name, is_there in ways if is_there)
+
+
 def connect(place, wanted=False):
     """The collective of this process: Horovod if a launcher started several, or if wanted (--distributed)."""
     if place.world_size == 1 and not wanted:

@@ -20,6 +20,7 @@ VERSION = '0.28.1'
 NEEDED = ['setuptools<70', 'wheel', 'cffi', 'cloudpickle', 'psutil', 'pyyaml', 'packaging', 'cmake>=3.18,<4']
 OTHERS = 'PYTORCH', 'TENSORFLOW'                # frameworks that Horovod is not built for
 SECONDS_TO_CHECK = 120
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # MXNet is older than NumPy 1.24, so whoever imports it must do this first
 MEND = '''import numpy
@@ -82,9 +83,8 @@ def flags(distribution, mpi, no_gpu):
 
 def build_environment(environ, chosen, jobs, folder):
     """environ and what the build needs; folder holds START as sitecustomize.py."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     bin_folder = os.path.dirname(os.path.abspath(sys.executable))               # there pip puts cmake
-    paths = [folder, root] + ([environ['PYTHONPATH']] if environ.get('PYTHONPATH') else [])
+    paths = [folder, ROOT] + ([environ['PYTHONPATH']] if environ.get('PYTHONPATH') else [])
     return dict(environ, PATH=bin_folder + os.pathsep + environ.get('PATH', os.defpath), MAKEFLAGS='-j%d' % jobs,
                 PYTHONPATH=os.pathsep.join(paths), CMAKE_POLICY_VERSION_MINIMUM='3.5', **chosen)
 
@@ -133,16 +133,19 @@ def mend():
         path.write_text(MEND + text, encoding='utf-8')
 
 
-def check(environ):
-    """Two processes try every operation. UserError with the reason if one does not work."""
+def check(environ, seconds=SECONDS_TO_CHECK):
+    """Two processes try every operation. UserError with the reason if one does not work.
+
+    environ: None for that of this process.
+    """
     command = [sys.executable, '-m', 'horovod.runner.launch', '--gloo', '-np', '2', '-H', 'localhost:2',
                sys.executable, '-m', 'recognition.check_horovod']
     try:
         done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                              timeout=SECONDS_TO_CHECK, encoding='utf-8', errors='replace')
+                              timeout=seconds, encoding='utf-8', errors='replace', cwd=ROOT)
     except subprocess.TimeoutExpired:
         raise UserError('Horovod is installed, but two processes did not find each other in %d s: see '
-                        'HOROVOD_GLOO_IFACE in docs/distributed.md' % SECONDS_TO_CHECK) from None
+                        'HOROVOD_GLOO_IFACE in docs/distributed.md' % seconds) from None
     if done.returncode:
         raise UserError('Horovod does not work: %s' % explain_check(done.stdout))
 
