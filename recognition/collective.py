@@ -5,6 +5,7 @@ Every operation has a name that repeats each step; all processes call the same o
 import contextlib
 import json
 import logging
+import socket
 
 import numpy as np
 
@@ -58,8 +59,11 @@ class HorovodCollective(LocalCollective):
     """Several processes, on Horovod. Arrays stay where they are: on the host Gloo or MPI moves them, on GPUs NCCL."""
 
     def __init__(self, place):
-        """place: what the launcher says, a Place. UserError if Horovod is missing, unfit, or sees another job."""
+        """place: what the launcher says, a Place. UserError if Horovod is missing, unfit, sees another job, or would
+        tell the other hosts to connect to themselves."""
         self._hvd = import_horovod()
+        if place.local_size < place.world_size and not self._hvd.mpi_built():
+            require_own_name()
         from common.mxnet_loader import mx
         self._mx = mx
         try:
@@ -147,6 +151,20 @@ def horovod_capabilities():
     hvd = import_horovod()
     ways = ('Gloo', hvd.gloo_built()), ('MPI', hvd.mpi_built()), ('NCCL', hvd.nccl_built())
     return 'built with %s' % ', '.join(name for name, is_there in ways if is_there)
+
+
+def require_own_name():
+    """UserError if other hosts cannot use what the name of this host stands for: the Gloo of Horovod 0.28.1 gives it to
+    them as the address for its process sets, whatever HOROVOD_GLOO_IFACE is.
+    """
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        address = None
+    if address is None or address.startswith('127.'):
+        raise UserError('the name of this host, %s, stands for %s on itself, which other hosts cannot reach: give the '
+                        'name its address on the network in /etc/hosts' % (name, address or 'no address'))
 
 
 def connect(place, wanted=False):

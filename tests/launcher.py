@@ -99,24 +99,32 @@ class Job:
 
 
 @contextlib.contextmanager
+def processes(folder, commands, environs):
+    """Run the commands, each in its environment -> Job; what still runs at the end is killed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    outputs = [folder / ('rank%d.txt' % rank) for rank in range(len(commands))]
+    started = []
+    try:
+        for arguments, environ, output in zip(commands, environs, outputs):
+            with open(str(output), 'wb') as stream:
+                started.append(subprocess.Popen(list(map(str, arguments)), env=environ, stdout=stream,
+                                                stderr=subprocess.STDOUT, cwd=str(ROOT)))
+        yield Job(started, outputs)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
 def job(folder, world_size, command, changes=None):
-    """Run `python COMMAND` in each of world_size processes -> Job; what still runs at the end is killed.
+    """Run `python COMMAND` in each of world_size processes -> Job.
 
     command: arguments, or a function of the rank that gives them. changes: {rank: {variable: value}}.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    outputs = [folder / ('rank%d.txt' % rank) for rank in range(world_size)]
-    processes = []
+    commands = [[sys.executable, *(command(rank) if callable(command) else command)] for rank in range(world_size)]
     with store() as port:
-        try:
-            for rank, output in enumerate(outputs):
-                arguments = command(rank) if callable(command) else command
-                environ = dict(environment(rank, world_size, port), **(changes or {}).get(rank, {}))
-                with open(str(output), 'wb') as stream:
-                    processes.append(subprocess.Popen([sys.executable, *map(str, arguments)], env=environ,
-                                                      stdout=stream, stderr=subprocess.STDOUT, cwd=str(ROOT)))
-            yield Job(processes, outputs)
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+        environs = [dict(environment(rank, world_size, port), **(changes or {}).get(rank, {}))
+                    for rank in range(world_size)]
+        with processes(folder, commands, environs) as running:
+            yield running

@@ -1,7 +1,8 @@
 """Jobs of several real processes over Gloo, on this machine. tests/distributed_worker.py is what they run."""
+import json
 import os
 import re
-import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,8 @@ from common import rec2shufrec
 from common.recordio import pack
 from common.verification import write_bin
 from tests.conftest import ROOT
-from tests.distributed_worker import LEG, VARIANTS, steps_of
-from tests.launcher import LAUNCHER_NAMES, job, needs_horovod
+from tests.distributed_worker import LEG, VARIANTS, embeddings, steps_of
+from tests.launcher import job, needs_horovod
 from tests.make_sets import identity_set, jpeg
 from tests.tiny_runs import saved_arrays, tiny_run
 
@@ -64,6 +65,16 @@ def test_bytes_of_a_step_are_the_least_possible(tmp_path):
     least = 2 * features + 6 * 8 + 4 * 12 * 4 + parameters
     for rank in range(2):
         assert (tmp_path / ('sent-%d.txt' % rank)).read_text() == '%d %d' % (least, least)
+
+
+@pytest.mark.parametrize('world_size', [2, 3])
+def test_verification_is_divided_and_every_rank_knows_all(tmp_path, world_size):
+    codes, text = run_worker(tmp_path, world_size, 'embed')
+    assert codes == [0] * world_size, text
+    wanted = embeddings(1, 14)
+    for rank in range(world_size):
+        found = np.load(str(tmp_path / ('embeddings-%d.npy' % rank)))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_folder_of_all_is_there_when_all_have_written(tmp_path):
@@ -133,6 +144,34 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+def test_shards_without_a_class(tmp_path):
+    """Three classes on four shards: trained, saved, and gone on with in one process."""
+    identity_set(tmp_path / 'set', 3, 8)
+    codes, text = run_worker(tmp_path, 4, 'go_on')
+    assert codes == [0] * 4, text
+    options = {'per_batch_size': 12, 'max_steps': 2 * LEG, 'net_name': 'plain', 'num_classes': None}
+    tiny_run(tmp_path / 'set', tmp_path / 'run', resume='auto', **options)
+    tiny_run(tmp_path / 'set', tmp_path / 'whole', **options)
+    wanted, found = (saved_arrays(tmp_path / name, 2 * LEG) for name in ('whole', 'run'))
+    assert set(wanted) == set(found)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_all_ranks_call_the_same_operations(tmp_path, face_set):
+    """Reading, training, verifying, saving, the end: nothing collective is left to one rank."""
+    write_bin(str(face_set / 'own.bin'), [jpeg(number) for number in range(14)], [True, False] * 3 + [True])
+    flags = command(tmp_path, face_set, '--max-steps', '4', '--frequent', '1', '--verbose', '2', '--ckpt-every', '2',
+                    '--ckpt', '2', '--set', 'val_targets=own')[1:]
+    (tmp_path / 'flags.json').write_text(json.dumps(flags))
+    codes, text = run_worker(tmp_path, 2, 'program')
+    assert codes == [0, 0], text
+    first, second = (json.loads((tmp_path / ('calls-%d.json' % rank)).read_text()) for rank in range(2))
+    assert first == second
+    assert first.count('allgather features') == 4 and 'allgather embeddings' in first
+    assert first.count('exchange folder_begun') > 2
+
+
 # Refused at start
 
 @pytest.mark.parametrize('flags, said', [
@@ -149,6 +188,43 @@ def test_a_rank_that_differs_is_named(tmp_path, face_set, flags, said):
         assert 0 not in codes
         for rank in range(2):
             assert said in running.text(rank) and 'Traceback' not in running.text(rank)
+
+
+def differing_verification(folder):
+    for number, same in enumerate(([True, False], [True, False, True])):
+        write_bin(str(folder[number] / 'own.bin'), [jpeg(one) for one in range(2 * len(same))], same)
+
+
+@pytest.mark.parametrize('case', ['classes', 'verification', 'program'])
+def test_a_rank_with_other_files_is_named(tmp_path, face_set, case):
+    other, program = tmp_path / 'other', ROOT
+    identity_set(other, 11 if case == 'classes' else 10, 6)
+    if case == 'verification':
+        differing_verification((face_set, other))
+    if case == 'program':
+        program = copy_of_the_program(tmp_path / 'program')
+    said = {'classes': 'num_classes is 11 there and 10 in rank 0', 'program': "program is '",
+            'verification': "verification sets is [['own', 3]] there and [['own', 2]] in rank 0"}[case]
+
+    def one(rank):
+        whole = command(tmp_path, other if rank else face_set, '--set', 'val_targets=own')
+        return [str((program if rank else ROOT) / whole[0]), *whole[1:]]
+    with job(tmp_path / 'out', 2, one) as running:
+        assert 0 not in running.wait(60)
+        for rank in range(2):
+            assert 'rank 1 does not fit the others: ' in running.text(rank) and said in running.text(rank)
+            assert no_traceback(running.text(rank))
+
+
+def copy_of_the_program(folder):
+    """One line longer than this one."""
+    for name in ('common', 'recognition', 'symbols'):
+        shutil.copytree(str(ROOT / name), str(folder / name), ignore=shutil.ignore_patterns('__pycache__'))
+    for name in ('config.py', 'train_parall.py'):
+        shutil.copy(str(ROOT / name), str(folder / name))
+    with open(str(folder / 'recognition' / 'head.py'), 'a') as stream:
+        stream.write('# another version\n')
+    return folder
 
 
 def test_a_batch_that_devices_cannot_share_is_refused(tmp_path, face_set):
@@ -228,20 +304,15 @@ def test_a_reader_that_fails_on_one_rank_ends_all_with_its_message(tmp_path):
         assert running.text().count('error: ') == 2 and no_traceback(running.text())
 
 
-# Launchers
-
-@pytest.mark.slow
-def test_horovodrun_starts_a_job(face_set, tmp_path):
-    """The command of the documentation, over the loopback."""
-    horovodrun = os.path.join(os.path.dirname(sys.executable), 'horovodrun')
-    program = [sys.executable, *command(tmp_path, face_set, '--max-steps', '2', '--frequent', '1')]
-    launch = [horovodrun, '--gloo', '-np', '2', 'sh', '-c', ' '.join(map(shlex.quote, program))]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_NAMES)}
-    done = subprocess.run(launch, cwd=str(ROOT), env=dict(environ, OMP_NUM_THREADS='1'), capture_output=True,
-                          text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert '2 processes, 2 on this host' in done.stdout + done.stderr
-    assert sorted(os.listdir(str(tmp_path / 'models' / 'demo-arcface-casia' / 'model-0001.head'))) != []
+def test_a_reader_that_fails_on_one_rank_only_ends_the_others(tmp_path, face_set):
+    (tmp_path / 'flags.json').write_text(json.dumps(command(tmp_path, face_set, *ENDLESS)[1:]))
+    with job(tmp_path / 'out', 3, [*WORKER, 'broken_reader', str(tmp_path)]) as running:
+        running.wait_for('error: train.rec cannot be read any more', 2)
+        assert 0 not in running.wait(SECONDS)
+        for rank in range(2):
+            assert 'rank %d lost the other processes: rank 2 ended, and its own message says why' % rank \
+                in running.text(rank)
+            assert no_traceback(running.text(rank))
 
 
 def test_the_benchmark_of_processes_sends_no_more_than_it_has_to():
