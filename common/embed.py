@@ -37,6 +37,7 @@ def make_parser():
         ',EPOCH may be left out where there is only one')
     add('--input', required=True, metavar='X', help='folder of a set, or its .rec; else a folder with '
         'IDENTITY/PHOTO.jpg, or with photos')
+    add('--list', metavar='X.txt', help='names of photos below --input, at any depth, a line each; they have no labels')
     add('--output', required=True, metavar='DIR', help='folder to create')
     add('--flip', action='store_true', help='the sum of the embeddings of an image and of its mirror image')
     add('--normalize', action='store_true', help='divide each embedding by its length')
@@ -58,7 +59,7 @@ def run(args):
     require_range(args.batch_size, '--batch-size', 1, 65536)
     require_range(args.threads, '--threads', 1, 256)
     context, model = find_device(args.device), split_model(args.model)
-    source = open_source(args.input)
+    source = open_source(args.input, args.list)
     try:
         refuse_output(args.output, '--output', [args.input])
         embedder = Embedder(inference_model(load_model(*model), args.layer), args.batch_size, size, context)

@@ -4,6 +4,7 @@ import os
 import numpy as np
 
 from common.any_set import open_any_set, record_path
+from common.embedding_files import read_lines
 from common.errors import UserError
 from common.face_labels import read_labels
 from common.face_record import FLOAT32, read_property
@@ -104,8 +105,31 @@ class FolderSource(FileSource):
         return self._labels[positions]
 
 
-def open_source(path):
-    """SetSource of a .rec, or of a folder that holds one; else FolderSource. UserError if there is neither."""
+class ListSource(FileSource):
+    """The photos of a folder that a text file names, a line each, in its order. Their labels are UNKNOWN."""
+
+    classes = None
+
+    def __init__(self, folder, path):
+        names = [name for name in read_lines(path) if name]
+        if not names or any('\t' in name or '\0' in name for name in names):
+            raise UserError('--list %s: names of photos below %s are expected, a line each' % (path, folder))
+        super().__init__(folder, names)
+        self.keys = np.arange(len(names))
+
+    def labels(self, positions):
+        return np.full(len(positions), UNKNOWN, np.int64)
+
+
+def open_source(path, list_path=None):
+    """SetSource of a .rec, or of a folder that holds one; else FolderSource, or ListSource of a folder and a list.
+
+    UserError if there is none of them.
+    """
+    if list_path:
+        if not os.path.isdir(path):
+            raise UserError('--input %s is no folder, so --list names nothing in it' % os.path.abspath(path))
+        return ListSource(os.path.abspath(path), list_path)
     if os.path.isdir(path) and not any(name.endswith('.rec') for name in os.listdir(path)):
         return FolderSource(os.path.abspath(path))
     if not os.path.exists(path):

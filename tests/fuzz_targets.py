@@ -12,7 +12,7 @@ import types
 import numpy as np
 
 import train_parall
-from common import bin_builder, rec2image, rec2shufrec, rec_builder, rec_inspect
+from common import bin_builder, ranking, rec2image, rec2shufrec, rec_builder, rec_inspect, template_evaluation
 from common.class_rows import ClassRows
 from common.errors import UserError
 from common.images import CorruptImage, decode_rgb
@@ -253,6 +253,37 @@ class Lists:
                  '--threads', 1)
 
 
+class Protocols:
+    """Embeddings with their labels and names, noise lists, and the files of a template protocol."""
+
+    mutates = '*'
+
+    def make(self, folder):
+        folder.mkdir()
+        np.save(str(folder / 'embeddings.npy'), np.random.RandomState(0).randn(6, 4).astype(np.float32))
+        np.save(str(folder / 'labels.npy'), np.arange(6) // 2)
+        points = ' '.join(map(str, range(10)))
+        for name, line in (('names.txt', '{0}.jpg'), ('x_face_tid_mid.txt', '{0}.jpg {1} 7'),
+                           ('x_name_5pts_score.txt', '{0}.jpg ' + points + ' 0.9'),
+                           ('x_template_pair_label.txt', '0 {1} 1'), ('x_1N_gallery_G1.csv', '{1},{1},x'),
+                           ('x_1N_gallery_G2.csv', '2,2,x'), ('x_1N_probe_mixed.csv', '{1},{1},x')):
+            text = ''.join(line.format(row, row // 2) + '\n' for row in range(6))
+            (folder / name).write_text('T,S,F\n' + text if name.endswith('.csv') else text)
+        (folder / 'noise.txt').write_text('# left out\n1\t5.jpg\n')
+
+    def run(self, folder, rng):
+        use = rng.choice((self.templates, self.rank))
+        use(folder / 'in', folder / 'out')
+
+    def templates(self, source, out):
+        tool(template_evaluation.main, '--meta', source, '--embeddings', source, '--use-detector-score', '--json',
+             out / 'result.json')
+
+    def rank(self, source, out):
+        tool(ranking.main, '--probes', source, '--distractors', source, '--distractor-noise', source / 'noise.txt',
+             '--json', out / 'result.json')
+
+
 class Settings:
     """Values of config.py, of any type."""
 
@@ -288,5 +319,6 @@ class CommandLines(Settings):
 TARGETS = {
     'rec': Records('*.rec'), 'idx': Records('*.idx'), 'property': Records('property'), 'shuffled': Shuffled('*'),
     'image': Images(), 'bin': Pairs(), 'params': Parameters(), 'state': State(), 'head': Head(),
-    'class_map': ClassMaps(), 'list': Lists(), 'settings': Settings(), 'command': CommandLines(),
+    'class_map': ClassMaps(), 'list': Lists(), 'protocol': Protocols(), 'settings': Settings(),
+    'command': CommandLines(),
 }

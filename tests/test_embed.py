@@ -88,6 +88,24 @@ def test_flip_and_normalize(prefix, tmp_path):
     assert labels.tolist() == [-1, -1, -1] and not (tmp_path / 'out' / 'labels.tsv').exists()
 
 
+def test_a_list_of_photos(prefix, tmp_path, capsys):
+    """At any depth, in its order; one that is not there is left out, as a corrupt one is."""
+    photos(tmp_path / 'in', ['a/b/1.jpg', 'a/2 x.jpg', 'c/3.jpg'])
+    (tmp_path / 'list.txt').write_text('c/3.jpg\r\na/nobody.jpg\n\na/b/1.jpg\na/2 x.jpg\n')
+    flags = ['--list', str(tmp_path / 'list.txt')]
+    assert tool(prefix, tmp_path / 'in', tmp_path / 'out', *flags) == 0
+    embeddings, labels, keys = arrays(tmp_path / 'out')
+    np.testing.assert_allclose(embeddings, expected(prefix, [jpeg(2), jpeg(0), jpeg(1)]), rtol=1e-4, atol=1e-4)
+    assert labels.tolist() == [-1, -1, -1] and keys.tolist() == [0, 2, 3]
+    assert (tmp_path / 'out' / 'names.txt').read_text() == 'c/3.jpg\na/b/1.jpg\na/2 x.jpg\n'
+    assert 'nobody.jpg: No such file' in capsys.readouterr().out
+    assert tool(prefix, tmp_path / 'list.txt', tmp_path / 'x', *flags) == 1
+    assert 'is no folder' in capsys.readouterr().err
+    (tmp_path / 'list.txt').write_text('\n')
+    assert tool(prefix, tmp_path / 'in', tmp_path / 'x', *flags) == 1
+    assert 'names of photos below' in capsys.readouterr().err
+
+
 def test_other_sizes_are_resized(prefix, tmp_path):
     (tmp_path / 'in').mkdir()
     cv2.imwrite(str(tmp_path / 'in' / '1.png'), np.full((30, 50, 3), 90, np.uint8))
