@@ -38,8 +38,8 @@ def test_a_frozen_backbone_computes_as_in_inference(faces, tmp_path, monkeypatch
     """Batch norm by its running statistics, no dropout: the head sees what embed() gives."""
     trainer = tiny_trainer(faces, tmp_path / 'run', net_name='dropping', freeze_backbone=1)
     module, seen, forward = trainer.module, [], HeadShard.forward
-    monkeypatch.setattr(HeadShard, 'forward', lambda shard, unit, measure: (seen.append(unit.asnumpy()),
-                                                                             forward(shard, unit, measure))[1])
+    monkeypatch.setattr(HeadShard, 'forward', lambda shard, unit, *others: (seen.append(unit.asnumpy()),
+                                                                             forward(shard, unit, *others))[1])
     batch = next(trainer.train_iter)
     embedding = module.backbone.embed(batch.data[0].asnumpy())
     module.train_step(batch)
