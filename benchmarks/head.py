@@ -15,6 +15,8 @@ import time
 
 import numpy as np
 
+from common.plotting import new_figure
+
 EMBEDDING = 512
 SOLVER = (0.01, 0.9, 5e-4)        # lr, momentum, weight decay
 
@@ -119,10 +121,8 @@ def ratios(found):
 
 def plot(path, rows, title):
     """Milliseconds against classes, one line per contender. rows: (classes, {name: ms})."""
-    import matplotlib
-    matplotlib.use('Agg')
-    from matplotlib import pyplot
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    figure = new_figure('--plot', figsize=(7, 4.5))
+    axes = figure.subplots()
     classes = [count for count, _ in rows]
     for name in rows[0][1]:
         axes.plot(classes, [found[name] for _, found in rows], marker='o', label=name)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 from benchmarks.head import EMBEDDING, SOLVER
+from common.plotting import new_figure
 
 WAYS = 'fast', 'lean', 'usual'
 STEPS = 3
@@ -110,10 +111,8 @@ def row(way, num_classes, num_rows, found):
 
 def plot(path, rows, title):
     """Peak against classes, one line per way. rows: (way, classes, bytes)."""
-    import matplotlib
-    matplotlib.use('Agg')
-    from matplotlib import pyplot
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    figure = new_figure('--plot', figsize=(7, 4.5))
+    axes = figure.subplots()
     for way in WAYS:
         points = sorted((classes, size / 1e9) for name, classes, size in rows if name == way)
         axes.plot(*zip(*points), marker='o', label=way)

@@ -53,6 +53,14 @@ def parse_size(text, flag='--resize'):
     return int(found.group(1)), int(found.group(2))
 
 
+def parse_image_size(text):
+    """--image-size '112x96' -> (112, 96), that is height x width. UsageError."""
+    size = parse_size(text, '--image-size')
+    if size is None:
+        raise UsageError('--image-size none: HEIGHTxWIDTH such as 112x112 is expected')
+    return size
+
+
 def require_range(value, flag, lowest, highest):
     """UsageError unless lowest <= value <= highest."""
     if not lowest <= value <= highest:

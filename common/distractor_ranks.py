@@ -7,12 +7,13 @@ of cosines never exists; one block (PROBES, block) at a time does.
 """
 import numpy as np
 
+from common.pair_scores import FALSE_ACCEPT_RATES
+
 TIE = 1e-6                           # cosines that differ by less are equal: rounding depends on the size of the blocks
 PROBES = 256                         # probes of one block
 BINS = 1 << 18                       # of the histogram of cosines over [-1, 1]: 7.6e-6 each
 _EXCESS = 1.001                      # cosines of unit vectors in float32 may pass 1 a little
 _WIDE = 8.0                          # keys of neighbouring probes are this far apart
-RATES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 class DistractorRanks:
@@ -69,7 +70,7 @@ class DistractorRanks:
         above = np.append(np.cumsum(self._histogram[::-1])[::-1], 0)         # [i]: accepted by the lower edge of bin i
         accepted = bins(self.cosines)
         return {rate: float(np.mean(accepted >= np.argmax(above <= int(rate * total + 1e-9))))
-                for rate in RATES if rate * total > 1 - 1e-9}
+                for rate in FALSE_ACCEPT_RATES if rate * total > 1 - 1e-9}
 
 
 def bins(cosines):

@@ -17,13 +17,12 @@ import numpy as np
 
 from common.ahead import ahead
 from common.array_files import RowFile
-from common.command import new_folder, parse_size, refuse_output, require_range, run_tool, tool_parser
+from common.command import new_folder, refuse_output, require_range, run_tool, tool_parser
 from common.embedding_files import EMBEDDINGS, LABELS, NAMES
-from common.errors import UsageError, UserError
+from common.errors import UserError
 from common.image_source import decoded_batches, open_source
-from common.inference_model import inference_model
+from common.network_flags import add_network, add_running, check_network_flags, open_embedder
 from common.progress import progress_bar
-from common.saved_model import Embedder, find_device, load_model, split_model
 
 KEYS, CLASSES, UNREADABLE = 'keys.npy', 'labels.tsv', 'unreadable.tsv'
 SHOWN = 10                           # unreadable images that are printed
@@ -33,36 +32,27 @@ def make_parser():
     parser = tool_parser('shardface-embed', __doc__, 'shardface-embed --model models/r50-arcface-emore/model,1 '
                          '--input photos --output embedded --flip --normalize')
     add = parser.add_argument
-    add('--model', required=True, metavar='PREFIX,EPOCH', help='the checkpoint PREFIX-symbol.json, PREFIX-NNNN.params; '
-        ',EPOCH may be left out where there is only one')
+    add_network(add, required=True)
+    add_running(add)
     add('--input', required=True, metavar='X', help='folder of a set, or its .rec; else a folder with '
         'IDENTITY/PHOTO.jpg, or with photos')
     add('--list', metavar='X.txt', help='names of photos below --input, at any depth, a line each; they have no labels')
     add('--output', required=True, metavar='DIR', help='folder to create')
     add('--flip', action='store_true', help='the sum of the embeddings of an image and of its mirror image')
     add('--normalize', action='store_true', help='divide each embedding by its length')
-    add('--image-size', default='112x112', metavar='HxW', help='height and width in pixels; images of another size are '
-        'resized whole (default: %(default)s)')
-    add('--batch-size', type=int, default=64, metavar='N', help='images at once (default: %(default)s)')
-    add('--device', default='cpu', metavar='D', help='cpu, gpu or gpu:N (default: %(default)s)')
     add('--threads', type=int, default=os.cpu_count() or 1, metavar='N', help='that read and decode (default: '
         '%(default)s)')
-    add('--layer', metavar='NAME', help='layer that gives the embedding (default: fc1, or the only output)')
     add('--strict', action='store_true', help='stop at the first unreadable image instead of leaving it out')
     return parser
 
 
 def run(args):
-    size = parse_size(args.image_size, '--image-size')
-    if size is None:
-        raise UsageError('--image-size none: HEIGHTxWIDTH such as 112x112 is expected')
-    require_range(args.batch_size, '--batch-size', 1, 65536)
+    size = check_network_flags(args)
     require_range(args.threads, '--threads', 1, 256)
-    context, model = find_device(args.device), split_model(args.model)
     source = open_source(args.input, args.list)
     try:
         refuse_output(args.output, '--output', [args.input])
-        embedder = Embedder(inference_model(load_model(*model), args.layer), args.batch_size, size, context)
+        embedder = open_embedder(args, size)
         began = time.monotonic()
         with new_folder(args.output) as folder:
             os.makedirs(folder, exist_ok=True)

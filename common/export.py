@@ -11,9 +11,10 @@ except ModuleNotFoundError:          # run by its path, from a checkout that is 
     import as_package  # noqa: F401
 
 from common.center_files import CenterRanges, labels_path, write_centers
-from common.command import parse_size, refuse_output, run_tool, tool_parser
+from common.command import parse_image_size, refuse_output, run_tool, tool_parser
 from common.errors import UsageError, UserError
 from common.inference_model import difference, inference_model, sample_embeddings
+from common.network_flags import add_network
 from common.onnx_writer import import_onnx, write_onnx
 from common.rec2image import parse_labels
 from common.saved_model import load_model, model_files, split_model
@@ -25,15 +26,11 @@ EXAMPLE = """shardface-export --model models/r50-arcface-emore/model,1 --symbol 
 def make_parser():
     parser = tool_parser('shardface-export', __doc__, EXAMPLE)
     add = parser.add_argument
-    add('--model', metavar='PREFIX,EPOCH', help='the checkpoint PREFIX-symbol.json, PREFIX-NNNN.params; its head is '
-        'PREFIX-NNNN.head. ,EPOCH may be left out where there is only one')
+    add_network(add, more=' and, for centers, PREFIX-NNNN.head')
     add('--symbol', metavar='PREFIX', help='write PREFIX-symbol.json and PREFIX-0000.params, float32')
     add('--onnx', metavar='X.onnx', help='write ONNX: input data (batch, 3, H, W) float32, 0 to 255, R, G, B, any '
         'batch')
     add('--fold-bn', action='store_true', help='fold batch norms into convolutions and fully connected layers')
-    add('--layer', metavar='NAME', help='layer that gives the embedding (default: fc1, or the only output)')
-    add('--image-size', default='112x112', metavar='HxW', help='height and width of the images in pixels '
-        '(default: %(default)s)')
     add('--centers', metavar='X', help='write class centers: X.npy and X-labels.npy, or both as X.npz')
     add('--head', metavar='DIR', help='folder of the centers (default: the one of --model)')
     add('--labels', metavar='0-9,100', help='centers of these classes only (default: all)')
@@ -43,7 +40,7 @@ def make_parser():
 
 def run(args):
     check_flags(args)
-    size = parse_size(args.image_size, '--image-size')
+    size = parse_image_size(args.image_size)
     ranges = parse_labels(args.labels) if args.labels is not None else None
     prefix, number = split_model(args.model) if args.model else (None, None)
     sources = model_files(prefix, number) if args.model else ()
@@ -68,8 +65,6 @@ def check_flags(args):
         raise UsageError('--model PREFIX,EPOCH is needed' + ('' if args.symbol or args.onnx else ', or --head DIR'))
     if args.centers and not args.centers.endswith(('.npy', '.npz')):
         raise UsageError('--centers %s: a name that ends with .npy or .npz is expected' % args.centers)
-    if parse_size(args.image_size, '--image-size') is None:
-        raise UsageError('--image-size none: HEIGHTxWIDTH such as 112x112 is expected')
     for flag, given, needed in (('--head', args.head, args.centers), ('--labels', args.labels, args.centers),
                                 ('--fold-bn', args.fold_bn, args.symbol or args.onnx),
                                 ('--layer', args.layer, args.symbol or args.onnx)):

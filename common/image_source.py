@@ -15,7 +15,15 @@ from common.recordio import unpack
 UNKNOWN = -1                         # the label of an image that has none
 
 
-class SetSource:
+class Source:
+    """Images by position; encoded(position) gives the bytes of a file."""
+
+    def decode(self, position, size, out):
+        """Fill out uint8 (3, h, w). CorruptImage."""
+        decode_rgb(self.encoded(position), size, out=out)
+
+
+class SetSource(Source):
     """The images of a face set, in the order of their keys. names: None, classes have none either."""
 
     names = classes = None
@@ -43,12 +51,8 @@ class SetSource:
         except ValueError as error:
             raise CorruptImage(str(error)) from None
 
-    def decode(self, position, size, out):
-        """Fill out uint8 (3, h, w). CorruptImage."""
-        decode_rgb(self.encoded(position), size, out=out)
 
-
-class FileSource:
+class FileSource(Source):
     """Files of a folder by their names below it, in the order of the names, numbered from 0."""
 
     def __init__(self, folder, names):
@@ -70,10 +74,6 @@ class FileSource:
                 return stream.read()
         except OSError as error:
             raise CorruptImage(error.strerror) from None
-
-    def decode(self, position, size, out):
-        """Fill out uint8 (3, h, w). CorruptImage."""
-        decode_rgb(self.encoded(position), size, out=out)
 
     def close(self):
         """Nothing is open."""

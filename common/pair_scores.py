@@ -68,6 +68,11 @@ def tar_at_far(distances, same):
     return {rate: float(np.mean(accepted < different[int(rate * len(different) + 1e-9)])) for rate in rates}
 
 
+def rates_by_name(tar_at_far):
+    """{0.001: share} -> {'0.001': share}, for JSON."""
+    return {'%g' % rate: share for rate, share in tar_at_far.items()}
+
+
 def roc(distances, same):
     """Every point that a threshold can reach -> (far, tar), each (k,) float64, rising from 0 to 1.
 

@@ -18,6 +18,7 @@ from common.distractor_ranks import DistractorRanks, peak_bytes
 from common.embedding_files import EmbeddingFile, noise_mask
 from common.errors import UserError
 from common.json_files import check_json_path, write_json
+from common.pair_scores import rates_by_name
 from common.progress import progress_bar
 
 RANKS = (1, 10, 100, 1000)
@@ -112,7 +113,7 @@ def figures(ranks, labels, counts):
            for count, found in zip(counts, ranks.ranks())}
     return {'probes': len(labels), 'people': len(np.unique(labels)), 'pairs': len(ranks.cosines),
             'distractors': counts[-1], 'cmc': cmc,
-            'tar_at_far': {'%.0e' % rate: tar for rate, tar in ranks.tar_at_far().items()}}
+            'tar_at_far': rates_by_name(ranks.tar_at_far())}
 
 
 def report(found):

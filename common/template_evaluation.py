@@ -16,19 +16,19 @@ except ModuleNotFoundError:          # run by its path, from a checkout that is 
 import numpy as np
 
 from common import alignment, template_files
-from common.command import parse_size, require_range, run_tool, tool_parser
+from common.command import require_range, run_tool, tool_parser
 from common.embedding_files import EmbeddingFile
 from common.errors import UsageError, UserError
 from common.files import replacing
 from common.identification import NO_MATE, RATES, Search, closed_set_tpir, cmc, find_mates, num_top, open_set_tpir
-from common.inference_model import inference_model
 from common.json_files import check_json_path, write_json
-from common.pair_scores import area_under_roc, tar_at_far
-from common.saved_model import Embedder, find_device, load_model, split_model
+from common.network_flags import add_network, add_running, check_network_flags, open_embedder
+from common.pair_scores import area_under_roc, rates_by_name, tar_at_far
+from common.plotting import require_matplotlib
 from common.template_files import MediaList, find_file, find_files, read_pairs, read_points, read_subjects
 from common.template_images import ListedImages, embedded_images, saved_embeddings
 from common.templates import TemplatePool, pair_cosines
-from common.verification_plots import draw_roc, import_matplotlib
+from common.verification_plots import draw_roc
 
 PROBES_AT_ONCE = 256
 
@@ -52,12 +52,8 @@ def make_parser():
     add('--names', metavar='X.txt', help='names of its rows (default: names.txt beside it; without one, all images in '
         'order)')
     add = parser.add_argument_group('network').add_argument
-    add('--model', metavar='PREFIX,EPOCH', help='the checkpoint PREFIX-symbol.json, PREFIX-NNNN.params; ,EPOCH may be '
-        'left out where there is only one')
-    add('--layer', metavar='NAME', help='layer that gives the embedding (default: fc1, or the only output)')
-    add('--image-size', default='112x112', metavar='HxW', help='height and width in pixels (default: %(default)s)')
-    add('--batch-size', type=int, default=64, metavar='N', help='images at once (default: %(default)s)')
-    add('--device', default='cpu', metavar='D', help='cpu, gpu or gpu:N (default: %(default)s)')
+    add_network(add)
+    add_running(add)
     add('--threads', type=int, default=os.cpu_count() or 1, metavar='N', help='that read and decode (default: '
         '%(default)s)')
     add_templates(parser.add_argument_group('templates and figures').add_argument)
@@ -99,12 +95,9 @@ def run(args):
 
 def check_flags(args):
     """(h, w). UsageError, UserError before any work."""
-    size = parse_size(args.image_size, '--image-size')
-    if size is None:
-        raise UsageError('--image-size none: HEIGHTxWIDTH such as 112x112 is expected')
-    for flag, value, highest in (('--batch-size', args.batch_size, 65536), ('--threads', args.threads, 256),
-                                 ('--block-size', args.block_size, 1 << 24)):
-        require_range(value, flag, 1, highest)
+    size = check_network_flags(args)
+    require_range(args.threads, '--threads', 1, 256)
+    require_range(args.block_size, '--block-size', 1, 1 << 24)
     if bool(args.images) == bool(args.embeddings):
         raise UsageError('either --images or --embeddings is expected')
     if args.images and not args.model:
@@ -118,7 +111,7 @@ def check_flags(args):
     if args.json:
         check_json_path(args.json)
     if args.roc:
-        import_matplotlib('--roc')
+        require_matplotlib('--roc')
     return size
 
 
@@ -169,8 +162,7 @@ def make_templates(args, size, media_list, points, scores):
         embedding_size, parts = embeddings.embedding_size, saved_embeddings(embeddings, media_list.names, args.names)
     else:
         source = ListedImages(args.images, media_list.names, points if args.align else None)
-        model = inference_model(load_model(*split_model(args.model)), args.layer)
-        embedder = Embedder(model, args.batch_size, size, find_device(args.device))
+        embedder = open_embedder(args, size)
         embedding_size, parts = embedder.embedding_size, embedded_images(source, embedder, size, args)
     pool = TemplatePool(media_list, embedding_size, args.use_norm, scores if args.use_detector_score else None)
     for first, rows in parts:
@@ -187,13 +179,13 @@ def verify(args, templates, first, second, same):
     print('1:1  %d pairs, %d of them same; %.0f pairs/s\n  area under ROC    %.6f' % (
         len(same), same.sum(), len(same) / seconds, auc))
     for rate, accepted in rates.items():
-        print('  TAR at FAR %-6s %.4f' % ('%.0e' % rate, accepted))
+        print('  TAR at FAR %-6g %.4f' % (rate, accepted))
     if args.roc:
         result = types.SimpleNamespace(distances=distances, same=same, auc=auc)
         with replacing(args.roc) as partial, open(str(partial), 'wb') as stream:
             draw_roc(stream, {'1:1': result})
     return {'pairs': len(same), 'same': int(same.sum()), 'auc': auc, 'seconds': round(seconds, 3),
-            'tar_at_far': {'%.0e' % rate: accepted for rate, accepted in rates.items()}}
+            'tar_at_far': rates_by_name(rates)}
 
 
 def identify(templates, galleries, probes, probe_subjects):

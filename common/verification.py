@@ -31,6 +31,7 @@ from common.pair_scores import (
     equal_error_rate,
     fold_accuracy,
     pair_distances,
+    rates_by_name,
     tar_at_far,
 )
 from common.plain_pickle import PlainArray, load_plain
@@ -82,6 +83,12 @@ class VerificationResult:
         self.auc, self.eer = area_under_roc(flipped, same), equal_error_rate(flipped, same)
         self.xnorm, self.distances, self.same = xnorm, flipped, same
         self.note = '; '.join(_notes(same, self.num_folds))
+
+    def figures(self):
+        """{name: number} of all that is told of it, for JSON; tar_at_far: {'0.001': share}."""
+        named = {name: getattr(self, name) for name in (
+            'accuracy', 'accuracy_std', 'accuracy_flip', 'accuracy_flip_std', 'threshold', 'auc', 'eer', 'xnorm')}
+        return dict(named, tar_at_far=rates_by_name(self.tar_at_far))
 
 
 def _notes(same, num_folds):

@@ -15,31 +15,25 @@ try:
 except ModuleNotFoundError:          # run by its path, from a checkout that is not installed
     import as_package  # noqa: F401
 
-from common.command import new_folder, parse_size, refuse_output, require_range, run_tool, tool_parser
-from common.errors import UsageError, UserError
-from common.inference_model import inference_model
+from common.command import new_folder, refuse_output, run_tool, tool_parser
+from common.errors import UserError
 from common.json_files import check_json_path, write_json
+from common.network_flags import add_network, add_running, check_network_flags, open_embedder
+from common.plotting import require_matplotlib
 from common.progress import progress_bar
-from common.saved_model import Embedder, find_device, load_model, model_files, split_model
+from common.saved_model import model_files, split_model
 from common.verification import evaluate, load_bin
-from common.verification_plots import draw_all, import_matplotlib
-
-BATCH_SIZE = 64
+from common.verification_plots import draw_all
 
 
 def make_parser():
     parser = tool_parser('shardface-verify', __doc__, 'shardface-verify --model models/r50-arcface-emore/model,1 '
                          '--data-dir faces_emore --target lfw,cfp_fp,agedb_30 --json result.json --pictures pictures')
     add = parser.add_argument
-    add('--model', required=True, metavar='PREFIX,EPOCH', help='the checkpoint PREFIX-symbol.json, '
-        'PREFIX-NNNN.params; ,EPOCH may be left out where there is only one')
+    add_network(add, required=True)
+    add_running(add)
     add('--data-dir', default='.', metavar='DIR', help='folder of the sets (default: the working directory)')
     add('--target', metavar='A,B', help='sets, A.bin and B.bin (default: all .bin files of the folder)')
-    add('--layer', metavar='NAME', help='layer that gives the embedding (default: fc1, or the only output)')
-    add('--image-size', default='112x112', metavar='HxW', help='height and width of the images in pixels; others are '
-        'resized (default: %(default)s)')
-    add('--batch-size', type=int, default=BATCH_SIZE, metavar='N', help='images (default: %(default)s)')
-    add('--device', default='cpu', metavar='cpu|gpu:N', help='default: %(default)s')
     add('--json', metavar='X.json', help='write the figures, too; a file that is there is replaced')
     add('--pictures', metavar='DIR', help='write ROC, scores and the worst pairs as PNG files into a new folder')
     return parser
@@ -48,9 +42,7 @@ def make_parser():
 def run(args):
     size = check_flags(args)
     sets = [load_bin(path) for path in find_sets(args.data_dir, args.target)]
-    prefix, number = split_model(args.model)
-    model = inference_model(load_model(prefix, number), args.layer)
-    embedder = Embedder(model, args.batch_size, size, find_device(args.device))
+    embedder = open_embedder(args, size)
     results, seconds = {}, {}
     for vset in sets:
         began = time.monotonic()
@@ -59,7 +51,8 @@ def run(args):
         print('\n'.join(report(vset, results[vset.name], seconds[vset.name])))
     if args.json:
         sets_found = {vset.name: figures(vset, results[vset.name], seconds[vset.name]) for vset in sets}
-        write_json(args.json, {'model': model_files(prefix, number)[1], 'image_size': list(size), 'sets': sets_found})
+        model = model_files(*split_model(args.model))[1]
+        write_json(args.json, {'model': model, 'image_size': list(size), 'sets': sets_found})
     if args.pictures:
         with new_folder(args.pictures) as folder:
             os.makedirs(folder, exist_ok=True)
@@ -69,15 +62,12 @@ def run(args):
 
 def check_flags(args):
     """(h, w). UsageError, UserError before any work."""
-    size = parse_size(args.image_size, '--image-size')
-    if size is None:
-        raise UsageError('--image-size none: HEIGHTxWIDTH such as 112x112 is expected')
-    require_range(args.batch_size, '--batch-size', 1, 4096)
+    size = check_network_flags(args)
     if args.json:
         check_json_path(args.json)
     if args.pictures:
         refuse_output(args.pictures, '--pictures')
-        import_matplotlib()
+        require_matplotlib('--pictures')
     return size
 
 
@@ -122,7 +112,7 @@ def report(vset, result, seconds):
     yield '  area under ROC    %.6f; equal error rate %.4f' % (result.auc, result.eer)
     for rate, accepted in result.tar_at_far.items():
         if math.isfinite(accepted):
-            yield '  TAR at FAR %-6s %.4f' % ('%.0e' % rate, accepted)
+            yield '  TAR at FAR %-6g %.4f' % (rate, accepted)
     yield '  XNorm             %.3f' % result.xnorm
     yield '  time              %.1f s, %.0f images/s (with mirror images)' % (
         seconds, 2 * len(vset.distinct) / max(seconds, 1e-9))
@@ -130,12 +120,8 @@ def report(vset, result, seconds):
 
 def figures(vset, result, seconds):
     """What report() prints, for JSON."""
-    named = {name: getattr(result, name) for name in (
-        'accuracy', 'accuracy_std', 'accuracy_flip', 'accuracy_flip_std', 'threshold', 'auc', 'eer', 'xnorm')}
-    named['tar_at_far'] = {'%.0e' % rate: accepted for rate, accepted in result.tar_at_far.items()}
-    named.update(pairs=len(vset.same), same=int(vset.same.sum()), images=len(vset.distinct), folds=result.num_folds,
-                 seconds=round(seconds, 3), note=result.note)
-    return named
+    return dict(result.figures(), pairs=len(vset.same), same=int(vset.same.sum()), images=len(vset.distinct),
+                folds=result.num_folds, seconds=round(seconds, 3), note=result.note)
 
 
 def main(argv=None):

@@ -1,15 +1,15 @@
 """Pictures of a verification: ROC, scores of same and different pairs, the worst pairs. PNG files.
 
-ROC and scores are drawn by matplotlib, which is imported only here and only when there is something to draw.
+ROC and scores are drawn by matplotlib.
 """
 import os
 
 import cv2
 import numpy as np
 
-from common.errors import UserError
 from common.images import decode_bgr
 from common.pair_scores import roc
+from common.plotting import new_figure
 
 TILE, GAP, TEXT = 112, 12, 20        # pixels: of a face, between pairs, of the line above a pair
 NUM_WORST, COLUMNS = 24, 4           # pairs of each kind; side by side
@@ -17,24 +17,13 @@ BINS, CURVE = 100, 2000               # of the scores; most points of a ROC, so 
 _WHITE, _RED, _GREY = (255, 255, 255), (60, 60, 255), (150, 150, 150)
 
 
-def import_matplotlib(flag='--pictures'):
-    """pyplot that needs no screen. UserError if it is not installed, which the flag needs."""
-    try:
-        import matplotlib
-        matplotlib.use('Agg')
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise UserError('%s needs matplotlib (%s): pip install matplotlib' % (flag, error)) from None
-    return pyplot
-
-
 def draw_roc(path, results):
     """path: or a stream; results: {name: VerificationResult}, of which distances, same and auc are used.
 
     The false accept rate is logarithmic, from one different pair upwards.
     """
-    pyplot = import_matplotlib()
-    figure, axes = pyplot.subplots(figsize=(7, 5), constrained_layout=True)
+    figure = new_figure('the ROC', figsize=(7, 5), layout='constrained')
+    axes = figure.subplots()
     least = 0.1
     for name, result in results.items():
         far, tar = roc(result.distances, result.same)
@@ -52,13 +41,12 @@ def draw_roc(path, results):
     if axes.lines:
         axes.legend(loc='lower right')
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def draw_scores(path, name, result):
     """Two histograms over the cosine, and the threshold."""
-    pyplot = import_matplotlib()
-    figure, axes = pyplot.subplots(figsize=(7, 4), constrained_layout=True)
+    figure = new_figure('the histogram', figsize=(7, 4), layout='constrained')
+    axes = figure.subplots()
     cosines = 1 - result.distances / 2
     edges = np.linspace(cosines.min() - 0.01, cosines.max() + 0.01, BINS + 1)
     for kind, label in ((result.same, 'same person'), (~result.same, 'different people')):
@@ -68,7 +56,6 @@ def draw_scores(path, name, result):
     axes.set(xlabel='cosine of the two embeddings, with flip', ylabel='pairs', title=name)
     axes.legend()
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def draw_worst(path, vset, result):

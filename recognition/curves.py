@@ -3,7 +3,7 @@ import collections
 import io
 import math
 
-from common.errors import UserError
+from common.plotting import new_figure, require_matplotlib
 
 MOST_POINTS = 400         # of a curve; longer ones are drawn as means, with the range of what they stand for
 FEW_POINTS = 40           # so few are marked one by one
@@ -38,7 +38,7 @@ PICTURES = {
 
 def draw_pictures(lines):
     """lines: of read_metrics -> {title: PNG as bytes}, of what they have. UserError if matplotlib is missing."""
-    require_matplotlib()
+    require_matplotlib('report.html')
     pictures = {}
     for title, panels in PICTURES.items():
         drawn = [(panel, curves) for panel in panels for curves in [curves_of(panel, lines)] if curves]
@@ -48,15 +48,6 @@ def draw_pictures(lines):
         if jobs:
             pictures[title] = draw(jobs, resumed_at(lines), max(line['step'] for line in lines))
     return pictures
-
-
-def require_matplotlib():
-    """matplotlib's Figure. UserError with the remedy."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError('pictures need matplotlib (%s): pip install matplotlib' % error) from None
-    return Figure
 
 
 def curves_of(panel, lines):
@@ -90,7 +81,7 @@ def resumed_at(lines):
 def draw(jobs, resumed, last):
     """jobs: function(axes) of each panel; steps go up to `last` -> PNG."""
     rows = -(-len(jobs) // COLUMNS)
-    figure = require_matplotlib()(figsize=(WIDTH * COLUMNS, HEIGHT * rows), dpi=DPI, layout='constrained')
+    figure = new_figure('report.html', figsize=(WIDTH * COLUMNS, HEIGHT * rows), dpi=DPI, layout='constrained')
     for number, job in enumerate(jobs, 1):
         axes = figure.add_subplot(rows, COLUMNS, number)
         job(axes)

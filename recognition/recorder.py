@@ -73,7 +73,4 @@ def used_gpu_memory(number):
 
 def verification_values(name, result, seconds):
     """VerificationResult of the set `name` -> what its line holds beside step, epoch and time."""
-    return dict(set=name, accuracy=result.accuracy, accuracy_std=result.accuracy_std,
-                accuracy_flip=result.accuracy_flip, accuracy_flip_std=result.accuracy_flip_std,
-                threshold=result.threshold, xnorm=result.xnorm, seconds=seconds,
-                tar_at_far={'%g' % rate: share for rate, share in result.tar_at_far.items()})
+    return dict(result.figures(), set=name, seconds=seconds)

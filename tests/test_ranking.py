@@ -71,8 +71,8 @@ def test_rate_by_hand(rank):
     A tenth of these 20 cosines are two: the three of 10 degrees cannot be told apart, so none is accepted, nor a mate.
     Of 40 cosines four may be, those up to 30 degrees, and with them the mates of 20.
     """
-    assert rank()[1]['tar_at_far'] == {'1e-01': 0.0}
-    assert rank(distractors=towards(DISTRACTORS + (270,) * 5))[1]['tar_at_far'] == {'1e-01': 0.5}
+    assert rank()[1]['tar_at_far'] == {'0.1': 0.0}
+    assert rank(distractors=towards(DISTRACTORS + (270,) * 5))[1]['tar_at_far'] == {'0.1': 0.5}
 
 
 def test_a_tie_counts_against_the_mate(rank):

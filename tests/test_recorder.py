@@ -24,8 +24,8 @@ from tests.tiny_runs import tiny_run, tiny_trainer
 
 MEASURED = {'loss', 'accuracy', 'lr', 'images_per_second', 'wait_share', 'sent_megabytes', 'embedding_norm',
             'center_norm', 'gradient_norm', 'own_cosine', 'other_cosine', 'memory_mib'}
-VERIFIED = {'set', 'accuracy', 'accuracy_std', 'accuracy_flip', 'accuracy_flip_std', 'threshold', 'xnorm', 'tar_at_far',
-            'seconds'}
+VERIFIED = {'set', 'accuracy', 'accuracy_std', 'accuracy_flip', 'accuracy_flip_std', 'threshold', 'auc', 'eer', 'xnorm',
+            'tar_at_far', 'seconds'}
 EVERY_LINE = {'kind', 'step', 'epoch', 'time'}
 
 

@@ -112,13 +112,13 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_without_matplotlib_the_command_says_so_and_a_training_ends_well(tmp_path, capsys, caplog, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'matplotlib', None)
+    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
     monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
     prefix = write(tmp_path / 'run', [train_line(1)])
     assert report.main([str(prefix)]) == 1
-    assert 'error: pictures need matplotlib' in capsys.readouterr().err
+    assert 'error: report.html needs matplotlib' in capsys.readouterr().err
     report_at_end(prefix)
-    assert 'no report: pictures need matplotlib' in caplog.text and 'pip install matplotlib' in caplog.text
+    assert 'no report: report.html needs matplotlib' in caplog.text and 'pip install matplotlib' in caplog.text
 
 
 def test_a_library_that_fails_does_no_harm(tmp_path, caplog, monkeypatch):

@@ -115,7 +115,7 @@ def test_verification_by_hand(meta, evaluate):
     assert code == 0
     assert found['verification']['auc'] == 1.0 and found['verification']['same'] == 2
     assert found['images'] == 5 and found['templates'] == 3 and 'identification' not in found
-    assert found['verification']['tar_at_far'] == {'1e-01': None}               # of two different pairs
+    assert found['verification']['tar_at_far'] == {'0.1': None}               # of two different pairs
 
 
 def test_rates_by_hand(meta, evaluate, tmp_path):
@@ -124,7 +124,7 @@ def test_rates_by_hand(meta, evaluate, tmp_path):
     lines = ''.join('%d.jpg %d %d\n' % (row, row, row) for row in range(len(degrees)))
     pairs = ''.join('0 %d %d\n' % (row, row > 10) for row in range(1, len(degrees))) + '0 12 1\n'
     code, found = evaluate(meta(media=lines, pairs=pairs), towards(*degrees), '--roc', str(tmp_path / 'roc.png'))
-    assert code == 0 and found['verification']['tar_at_far'] == {'1e-01': 0.75}
+    assert code == 0 and found['verification']['tar_at_far'] == {'0.1': 0.75}
     assert found['verification']['auc'] == pytest.approx((10 + 9 + 9 + 1) / 40)
     assert cv2.imread(str(tmp_path / 'roc.png')).shape[2] == 3
 
